@@ -1,5 +1,6 @@
 //! The way to a gdbstub and to the threads of the vCPUs of its QEMU.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use super::client::Client;
@@ -34,9 +35,11 @@ impl Connection {
         Ok(Connection { freezer: None, client, watchdog, other_end: None, deadline: Client::deadline() })
     }
 
-    pub(super) fn freeze_with(&mut self, pid: u32, freezer: Freezer) {
+    pub(super) fn freeze_with(&mut self, pid: u32, freezer: Freezer) -> io::Result<()> {
+        let other_end = OtherEnd::find(pid, self.client.socket())?;
+        self.other_end = Some(other_end.ok_or_else(|| io::Error::other("QEMU has no end of the connection"))?);
         self.freezer = Some(freezer);
-        self.other_end = OtherEnd::find(pid, self.client.socket()).ok().flatten();
+        Ok(())
     }
 
     /// Samples for which QEMU was busy for too long.
@@ -93,7 +96,7 @@ impl Line for Connection {
         let Connection { freezer: Some(freezer), client, other_end, deadline, .. } = self else {
             return Ok(Frozen::Late);
         };
-        let is_answered = || client.collect(batch, answer, (Duration::ZERO, *deadline));
+        let is_answered = |at_most| client.collect(batch, answer, (at_most, *deadline));
         freezer.hold(is_answered, || other_end.as_ref().is_some_and(OtherEnd::has_unread))
     }
 

@@ -1,10 +1,11 @@
 //! Stops the threads of an emulator's vCPUs at the moment of a sample, so that the guest waits until
-//! QEMU's main loop handles the stop request.
+//! QEMU's main loop handles the stop request, and keeps them from running until the sample has ended.
 //!
 //! The main loop serves the devices and the gdbstub. It reads a request that arrives while it serves a device
 //! only afterwards, and by then the guest would have continued and be waiting for that device. So its
-//! threads are stopped by ptrace, until the main loop waits for them to stop by themselves. Then they
-//! are released, and stop at the start of the next block.
+//! threads are stopped by ptrace, until the main loop waits for them to stop by themselves. Then the main thread is stopped
+//! instead and they are released, and stop at the start of the next block. They are stopped by ptrace again before the main thread
+//! continues: the end of the request continues the VM, and none may run the guest before the sample has ended. See [`Turn`].
 //!
 //! A thread that was stopped while it holds QEMU's lock is resumed until it releases the lock. That is a
 //! system call, since the main loop waits for the lock, and at its end the thread is stopped again.
@@ -19,6 +20,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
+use super::turn::{Act, Seen, Turn};
 use crate::error::GuestError;
 use crate::sys::{ChildSignals, Stop, Tracee, monotonic_ns, read_process};
 
@@ -32,6 +34,8 @@ const BUSY_NS_MAX: u64 = 400_000;
 const STOP_NS_MAX: u64 = 5_000_000_000;
 /// Interval of polling the main loop. An interval of 5 us kept it from running: it needed 2 ms instead of 0.3.
 const LOOK_EVERY: Duration = Duration::from_micros(150);
+/// Interval of polling threads that are about to wait: they need no other thread for it.
+const LOOK_SOON: Duration = Duration::from_micros(50);
 /// How long a thread runs to release a lock. Waking it takes most of it.
 const NUDGE_NS: u64 = 30_000;
 /// The longest sleep in waiting for a stop, in case that SIGCHLD was swallowed.
@@ -52,23 +56,39 @@ enum State {
     Ended,
 }
 
-/// A thread that runs vCPUs.
+/// A thread that runs vCPUs, or the main thread.
 struct Thread {
     id: u32,
     tracee: Tracee,
     state: State,
     /// A stop was requested and has not arrived yet.
     asked: bool,
-    /// It is on its way to stop for the main loop, and is stopped no earlier than at the end of a wait for a condition: that it is continued.
-    hurries: bool,
     /// Reads its state.
     call: File,
 }
 
 impl Thread {
-    /// Whether it does nothing: its vCPU is halted, and stays so for the main loop.
+    /// Traces a thread of a process without stopping it.
+    fn seize(pid: u32, id: u32) -> io::Result<Thread> {
+        // In a container its threads have other ids.
+        let call = File::open(format!("/proc/{pid}/task/{id}/syscall"))?;
+        Ok(Thread { id, tracee: Tracee::seize(id)?, state: State::Running, asked: false, call })
+    }
+
+    /// Its system call.
+    fn doing(&self) -> Call {
+        let mut bytes = [0; 256];
+        let count = self.call.read_at(&mut bytes, 0).unwrap_or(0);
+        parse_call(&String::from_utf8_lossy(&bytes[..count]))
+    }
+
+    /// Whether it waits for a condition: that its vCPU has something to do, or, of the main thread, that the vCPUs have stopped.
     fn waits(&self) -> bool {
-        parse_call(&read_call(&self.call)) == Main::Condition
+        self.doing() == Call::Condition
+    }
+
+    fn is_held(&self) -> bool {
+        self.state == State::Held(libc::SIGTRAP)
     }
 
     /// Whether it is as it was requested to be.
@@ -102,13 +122,10 @@ impl Thread {
             Some(Stop::Signal(signal)) if self.state == State::Stepping => self.tracee.resume_to_call_with(signal)?,
             Some(Stop::Signal(signal)) => self.resume_otherwise(signal)?,
             Some(Stop::Call) if self.state != State::Stepping => self.resume_otherwise(0)?,
-            Some(Stop::Call) => {
-                let registers = self.tracee.registers()?;
-                match is_begin_of_call(registers.rax) || (self.hurries && !is_end_of_wait(&registers)) {
-                    true => self.tracee.resume_to_call()?,
-                    false => self.state = State::Held(libc::SIGTRAP),
-                }
-            }
+            Some(Stop::Call) => match is_begin_of_call(self.tracee.registers()?.rax) {
+                true => self.tracee.resume_to_call()?,
+                false => self.state = State::Held(libc::SIGTRAP),
+            },
             Some(Stop::Event(signal)) => {
                 self.asked = false;
                 self.state = State::Held(signal);
@@ -117,10 +134,13 @@ impl Thread {
         Ok(true)
     }
 
-    /// Resumes it from a stop that is not the requested one, which has cancelled the request in the kernel.
+    /// Resumes it from a stop that is not the requested one, which has cancelled the request in the kernel. Requested while it is
+    /// stopped, the next stop precedes the next instruction.
     fn resume_otherwise(&mut self, signal: i32) -> io::Result<()> {
-        self.tracee.resume(signal)?;
-        if self.asked { self.tracee.interrupt() } else { Ok(()) }
+        if self.asked {
+            self.tracee.interrupt()?;
+        }
+        self.tracee.resume(signal)
     }
 
     /// Resumes it, if it is stopped.
@@ -137,28 +157,16 @@ impl Thread {
 
     /// Resumes it up to the end of its next system call, if it is stopped.
     fn step(&mut self) -> io::Result<()> {
-        if self.state == State::Held(libc::SIGTRAP) {
+        if self.is_held() {
             self.tracee.resume_to_call()?;
             self.state = State::Stepping;
         }
         Ok(())
     }
 
-    /// Resumes it, if it is stopped, up to the end of its next wait for a condition.
-    fn hurry(&mut self) -> io::Result<()> {
-        self.hurries = true;
-        self.step()
-    }
-
-    /// Stops it on its way to that wait.
-    fn end_hurry(&mut self) -> io::Result<()> {
-        let hurried = std::mem::take(&mut self.hurries);
-        if hurried && self.state == State::Stepping && !self.waits() { self.ask() } else { Ok(()) }
-    }
-
     /// Resumes it for a moment, if it is stopped: it releases a lock in a few instructions.
     fn nudge(&mut self) -> io::Result<()> {
-        if self.state == State::Held(libc::SIGTRAP) {
+        if self.is_held() {
             self.resume()?;
             let start_ns = monotonic_ns();
             while monotonic_ns() - start_ns < NUDGE_NS {
@@ -171,7 +179,6 @@ impl Thread {
 
     /// Resumes it for good: later stops end as soon as they are processed.
     fn release(&mut self) -> io::Result<()> {
-        self.hurries = false;
         if self.state == State::Stepping {
             self.state = State::Running;
             self.ask()?;
@@ -205,21 +212,15 @@ impl Thread {
     }
 }
 
-/// Whether it has waited for a condition.
-fn is_end_of_wait(registers: &libc::user_regs_struct) -> bool {
-    registers.orig_rax == libc::SYS_futex as u64
-        && registers.rsi as i32 & libc::FUTEX_CMD_MASK == libc::FUTEX_WAIT_BITSET
-}
-
 /// Linux puts this into `rax` when a system call starts.
 fn is_begin_of_call(rax: u64) -> bool {
     rax == -i64::from(libc::ENOSYS) as u64
 }
 
-/// The state of QEMU's main thread.
+/// The system call of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Main {
-    /// It waits for a condition: that the vCPUs have stopped.
+enum Call {
+    /// It waits for a condition.
     Condition,
     /// It waits for the lock at this address.
     Lock(u64),
@@ -230,21 +231,21 @@ enum Main {
 
 /// glibc waits for a lock by FUTEX_WAIT and for a condition by FUTEX_WAIT_BITSET. (musl takes the first for
 /// both. Then no thread has the lock, each vCPU is resumed from call to call, and so stops too.)
-fn parse_call(text: &str) -> Main {
+fn parse_call(text: &str) -> Call {
     let mut words = text.split_ascii_whitespace();
     let number = |word: Option<&str>| u64::from_str_radix(word?.strip_prefix("0x")?, 16).ok();
     match words.next().and_then(|call| call.parse().ok()) {
         Some(libc::SYS_futex) => {}
-        Some(libc::SYS_ppoll | libc::SYS_poll) => return Main::Idle,
-        _ => return Main::Other,
+        Some(libc::SYS_ppoll | libc::SYS_poll) => return Call::Idle,
+        _ => return Call::Other,
     }
     match (number(words.next()), number(words.next())) {
         (Some(address), Some(operation)) => match operation as i32 & libc::FUTEX_CMD_MASK {
-            libc::FUTEX_WAIT => Main::Lock(address),
-            libc::FUTEX_WAIT_BITSET => Main::Condition,
-            _ => Main::Other,
+            libc::FUTEX_WAIT => Call::Lock(address),
+            libc::FUTEX_WAIT_BITSET => Call::Condition,
+            _ => Call::Other,
         },
-        _ => Main::Other,
+        _ => Call::Other,
     }
 }
 
@@ -252,32 +253,26 @@ fn parse_call(text: &str) -> Main {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Frozen {
     Yes,
-    /// No: the main loop waits for them for another reason, to stop them at the owner's request say.
+    /// No: the main loop waits for them before it has received the request, to stop them at the owner's request say.
     Stopping,
     /// No: the main loop was busy for too long.
     Late,
 }
 
-/// A thread's system call, as Linux shows it.
-fn read_call(file: &File) -> String {
-    let mut bytes = [0; 256];
-    let count = file.read_at(&mut bytes, 0).unwrap_or(0);
-    String::from_utf8_lossy(&bytes[..count]).into_owned()
-}
-
-/// The threads of a VM's vCPUs.
+/// The threads of a VM's vCPUs, and the main thread.
 pub(super) struct Freezer {
     pid: u32,
-    threads: Vec<Thread>,
-    /// Reads the state of the main thread.
-    main: File,
+    vcpus: Vec<Thread>,
+    main: Thread,
     // The kernel resumes threads that are dropped while stopped.
     signals: ChildSignals,
     /// Samples for which the main loop did not handle the request in time.
     displaced: u64,
 }
 
-fn lost(error: io::Error, thread: &mut Thread) -> Result<(), GuestError> {
+/// Does something to a thread, which may have ended.
+fn attempt(thread: &mut Thread, act: impl FnOnce(&mut Thread) -> io::Result<()>) -> Result<(), GuestError> {
+    let Err(error) = act(thread) else { return Ok(()) };
     match error.raw_os_error() {
         // Killed. Its end has to be collected: before that its VMM cannot end either.
         Some(libc::ESRCH) if thread.state != State::Ended => thread.state = State::Running,
@@ -286,112 +281,128 @@ fn lost(error: io::Error, thread: &mut Thread) -> Result<(), GuestError> {
             thread.asked = false;
             thread.state = State::Ended;
         }
-        _ => return Err(GuestError::System { action: "stop a vCPU's thread".to_owned(), error }),
+        _ => return Err(GuestError::System { action: "stop a thread of QEMU".to_owned(), error }),
     }
     Ok(())
 }
 
 impl Freezer {
-    /// Traces these threads of a process.
+    /// Traces these threads of a process, which run its vCPUs, and its main thread.
     pub(super) fn new(pid: u32, ids: &[u32]) -> io::Result<Freezer> {
-        let main = File::open(format!("/proc/{pid}/task/{pid}/syscall"))?;
         let signals = ChildSignals::block()?;
-        let mut threads = Vec::with_capacity(ids.len());
-        for id in ids {
-            // In a container its threads have other ids.
-            let call = File::open(format!("/proc/{pid}/task/{id}/syscall"))?;
-            let (tracee, state) = (Tracee::seize(*id)?, State::Running);
-            threads.push(Thread { id: *id, tracee, state, asked: false, hurries: false, call });
-        }
-        Ok(Freezer { pid, threads, main, signals, displaced: 0 })
+        let vcpus = ids.iter().map(|id| Thread::seize(pid, *id)).collect::<io::Result<_>>()?;
+        Ok(Freezer { pid, vcpus, main: Thread::seize(pid, pid)?, signals, displaced: 0 })
     }
 
     fn each(&mut self, mut act: impl FnMut(&mut Thread) -> io::Result<()>) -> Result<(), GuestError> {
-        self.threads.iter_mut().try_for_each(|thread| act(thread).or_else(|error| lost(error, thread)))
+        self.vcpus.iter_mut().try_for_each(|thread| attempt(thread, &mut act))
     }
 
-    /// Helps the main thread to continue: a thread that has the lock that it waits for is resumed until it releases the lock.
-    fn help(&mut self, main: Main, nudged_ns: &mut u64) -> Result<(), GuestError> {
-        match main {
-            Main::Lock(address) => {
+    /// The same with the main thread, which is the last.
+    fn all(&mut self, mut act: impl FnMut(&mut Thread) -> io::Result<()>) -> Result<(), GuestError> {
+        self.vcpus.iter_mut().chain([&mut self.main]).try_for_each(|thread| attempt(thread, &mut act))
+    }
+
+    /// Helps the main thread to continue: a thread that has the lock that it waits for is resumed until it releases the lock. The time of
+    /// the last nudge is `None` if the vCPUs have stopped for the main thread: then it is about to continue them.
+    fn help(&mut self, main: Call, nudged_ns: &mut Option<u64>) -> Result<(), GuestError> {
+        match (main, nudged_ns) {
+            (Call::Lock(address), nudged_ns) => {
                 let owner = self.owner(address);
                 // It has no owner for a moment when it is released.
-                self.each(|thread| if owner == 0 || thread.id == owner { thread.step() } else { Ok(()) })?;
+                let is_any = owner == 0 && nudged_ns.is_some();
+                self.each(|vcpu| if is_any || vcpu.id == owner { vcpu.step() } else { Ok(()) })?;
             }
-            Main::Other if monotonic_ns() - *nudged_ns > BUSY_NS_MAX => {
+            (Call::Other, Some(nudged_ns)) if monotonic_ns() - *nudged_ns > BUSY_NS_MAX => {
                 self.each(Thread::nudge)?;
                 *nudged_ns = monotonic_ns();
             }
-            Main::Other | Main::Idle | Main::Condition => {}
+            (Call::Other | Call::Idle | Call::Condition, _) => {}
         }
         Ok(())
     }
 
-    /// Stops the threads that do not wait, and the first one in any case, so that the VM cannot be stopped. Then waits until the main loop
+    /// Stops the vCPUs that do not wait, and the first one in any case, so that the VM cannot be stopped. Then waits until the main loop
     /// waits for events: what it has handled before, it has reported.
     pub(super) fn freeze(&mut self) -> Result<Frozen, GuestError> {
-        let first = self.threads.first().map(|thread| thread.id);
-        self.each(|thread| {
-            thread.hurries = false;
-            if Some(thread.id) == first || !thread.waits() { thread.ask() } else { Ok(()) }
-        })?;
-        let start_ns = monotonic_ns();
-        let mut nudged_ns = start_ns;
-        loop {
-            self.each(|thread| thread.look().map(drop))?;
-            let main = self.main();
-            match main {
-                Main::Idle if self.threads.iter().all(|thread| thread.is_settled() || thread.waits()) => {
-                    return Ok(Frozen::Yes);
-                }
-                // It stops them for the owner, or they have to do something before it continues them.
-                Main::Condition => self.each(Thread::hurry)?,
-                _ => {
-                    self.each(Thread::end_hurry)?;
-                    self.help(main, &mut nudged_ns)?;
-                }
+        let first = self.vcpus.first().map(|vcpu| vcpu.id);
+        self.each(|vcpu| if Some(vcpu.id) == first || !vcpu.waits() { vcpu.ask() } else { Ok(()) })?;
+        let is_idle = |freezer: &mut Freezer| {
+            let is_settled = freezer.vcpus.iter().all(|vcpu| vcpu.is_settled() || vcpu.waits());
+            let is_idle = is_settled && freezer.main.doing() == Call::Idle;
+            if !is_idle {
+                freezer.signals.wait(LOOK_EVERY);
             }
-            if monotonic_ns() - start_ns > FROZEN_NS_MAX {
-                self.displaced += 1;
-                return Ok(Frozen::Late);
-            }
-            self.signals.wait(LOOK_EVERY);
-        }
+            Ok(is_idle)
+        };
+        self.take_turns(is_idle, || false)
     }
 
-    /// Lets them stop for the main loop, which has a request to stop and to continue the VM, and stops each when it is continued,
-    /// before it runs the guest. `is_answered` returns whether the main loop has handled the request, `is_unread` whether
-    /// it has not received it.
+    /// Lets the main loop execute a request, which stops the VM and continues it, while the vCPUs are kept from running the guest. They are
+    /// stopped at the end. `is_answered` waits for the answer, at most this long, and returns whether the main loop has handled the request,
+    /// `is_unread` whether it has not received it.
     pub(super) fn hold(
         &mut self,
-        mut is_answered: impl FnMut() -> Result<bool, GuestError>,
+        mut is_answered: impl FnMut(Duration) -> Result<bool, GuestError>,
+        is_unread: impl Fn() -> bool,
+    ) -> Result<Frozen, GuestError> {
+        let is_done = |freezer: &mut Freezer| {
+            let is_answered = is_answered(LOOK_SOON)?;
+            let is_settled = freezer.vcpus.iter().all(Thread::is_settled);
+            if is_answered && !is_settled {
+                freezer.signals.wait(LOOK_SOON);
+            }
+            Ok(is_answered && is_settled)
+        };
+        self.take_turns(is_done, is_unread)
+    }
+
+    /// Lets the main thread run, and the vCPUs where it waits for them, never both, until `is_done`, which is polled while the main thread
+    /// runs. `is_unread` returns whether the vCPUs must not stop for it.
+    fn take_turns(
+        &mut self,
+        mut is_done: impl FnMut(&mut Freezer) -> Result<bool, GuestError>,
         is_unread: impl Fn() -> bool,
     ) -> Result<Frozen, GuestError> {
         let start_ns = monotonic_ns();
-        let mut nudged_ns = start_ns;
-        let mut is_done = false;
+        let mut nudged_ns = Some(start_ns);
+        let mut turn = Turn::default();
         loop {
-            // In this order: a thread that was stopped before the main loop was seen waiting has not been continued yet.
-            self.each(|thread| thread.look().map(drop))?;
-            let main = self.main();
-            if !is_done && is_answered()? {
-                is_done = true;
-                self.threads.iter_mut().for_each(|thread| thread.hurries = false);
+            match turn {
+                Turn::Vcpus => self.each(Thread::settle)?,
+                _ => self.each(|vcpu| vcpu.look().map(drop))?,
             }
-            match main {
-                _ if is_done => {}
-                Main::Condition if is_unread() => return Ok(Frozen::Stopping),
-                Main::Condition => self.each(Thread::hurry)?,
-                main => self.help(main, &mut nudged_ns)?,
-            }
-            if is_done && self.threads.iter().all(Thread::is_settled) {
+            attempt(&mut self.main, |main| main.look().map(drop))?;
+            if turn == Turn::Main && is_done(self)? {
                 return Ok(Frozen::Yes);
+            }
+            let main = self.main.doing();
+            match turn.next(self.seen(main)) {
+                Act::ReleaseVcpus if is_unread() => return Ok(Frozen::Stopping),
+                Act::ReleaseVcpus => {
+                    attempt(&mut self.main, Thread::ask)?;
+                    self.each(Thread::release)?;
+                    nudged_ns = None;
+                }
+                Act::ReleaseMain => {
+                    self.each(Thread::ask)?;
+                    attempt(&mut self.main, Thread::resume)?;
+                }
+                Act::Help => self.help(main, &mut nudged_ns)?,
+                Act::Wait => self.signals.wait(LOOK_SOON),
             }
             if monotonic_ns() - start_ns > FROZEN_NS_MAX {
                 self.displaced += 1;
                 return Ok(Frozen::Late);
             }
-            self.signals.wait(LOOK_EVERY);
+        }
+    }
+
+    fn seen(&self, main: Call) -> Seen {
+        Seen {
+            main_waits: main == Call::Condition,
+            main_is_held: self.main.is_held(),
+            vcpus_wait: self.vcpus.iter().all(|vcpu| vcpu.state == State::Ended || vcpu.waits()),
         }
     }
 
@@ -399,11 +410,11 @@ impl Freezer {
     /// them. `is_answered` returns whether the main loop has handled the request.
     pub(super) fn stop(&mut self, mut is_answered: impl FnMut() -> Result<bool, GuestError>) -> Result<(), GuestError> {
         let start_ns = monotonic_ns();
-        let mut nudged_ns = start_ns;
+        let mut nudged_ns = Some(start_ns);
         loop {
             self.each(|thread| thread.look().map(drop))?;
-            let main = self.main();
-            if main == Main::Condition || is_answered()? || monotonic_ns() - start_ns > FROZEN_NS_MAX {
+            let main = self.main.doing();
+            if main == Call::Condition || is_answered()? || monotonic_ns() - start_ns > FROZEN_NS_MAX {
                 return self.go();
             }
             self.help(main, &mut nudged_ns)?;
@@ -414,16 +425,12 @@ impl Freezer {
     /// Resumes them. A thread that stops once more for us would keep the main loop waiting: call [`Freezer::settle`] while
     /// waiting for it.
     pub(super) fn go(&mut self) -> Result<(), GuestError> {
-        self.each(Thread::release)
+        self.all(Thread::release)
     }
 
     /// Passes on what has happened to threads that run.
     pub(super) fn settle(&mut self) -> Result<(), GuestError> {
-        self.each(Thread::settle)
-    }
-
-    fn main(&self) -> Main {
-        parse_call(&read_call(&self.main))
+        self.all(Thread::settle)
     }
 
     /// The thread that holds a lock, 0 if none does or it cannot be read.
@@ -436,18 +443,13 @@ impl Freezer {
     /// Waits until `until_ns`, and passes signals on.
     pub(super) fn rest(&mut self, until_ns: u64) -> Result<(), GuestError> {
         loop {
-            self.each(Thread::settle)?;
+            self.all(Thread::settle)?;
             let left_ns = until_ns.saturating_sub(monotonic_ns());
             if left_ns == 0 {
                 return Ok(());
             }
             self.signals.wait(Duration::from_nanos(left_ns));
         }
-    }
-
-    /// Whether one thread runs all vCPUs.
-    pub(super) fn is_of_one(&self) -> bool {
-        self.threads.len() == 1
     }
 
     /// Samples for which the guest continued before QEMU stopped it.
@@ -460,9 +462,9 @@ impl Drop for Freezer {
     fn drop(&mut self) {
         let start_ns = monotonic_ns();
         // The kernel resumes threads that do not stop in time when this thread ends.
-        while self.threads.iter().any(|thread| thread.state != State::Ended)
+        while self.vcpus.iter().chain([&self.main]).any(|thread| thread.state != State::Ended)
             && monotonic_ns() - start_ns < STOP_NS_MAX
-            && self.each(Thread::detach).is_ok()
+            && self.all(Thread::detach).is_ok()
         {
             self.signals.wait(SLEEP_MAX);
         }
@@ -475,13 +477,13 @@ mod tests {
 
     #[test]
     fn what_the_main_thread_waits_for() {
-        assert_eq!(parse_call("running\n"), Main::Other);
-        assert_eq!(parse_call("271 0x55 0x9 0x7ff 0x0 0x8 0x0 0x7f10 0x7f20\n"), Main::Idle);
-        assert_eq!(parse_call("202 0x5580 0x80 0x2 0x0 0x0 0x0 0x7f10 0x7f20\n"), Main::Lock(0x5580));
-        assert_eq!(parse_call("202 0x5580 0x189 0x0 0x0 0x0 0xffffffff 0x7f10 0x7f20\n"), Main::Condition);
-        assert_eq!(parse_call("202 0x5580 0x81 0x1 0x0 0x0 0x0 0x7f10 0x7f20\n"), Main::Other);
-        assert_eq!(parse_call("202 0x5580"), Main::Other);
-        assert_eq!(parse_call("202 zz 0x80"), Main::Other);
-        assert_eq!(parse_call(""), Main::Other);
+        assert_eq!(parse_call("running\n"), Call::Other);
+        assert_eq!(parse_call("271 0x55 0x9 0x7ff 0x0 0x8 0x0 0x7f10 0x7f20\n"), Call::Idle);
+        assert_eq!(parse_call("202 0x5580 0x80 0x2 0x0 0x0 0x0 0x7f10 0x7f20\n"), Call::Lock(0x5580));
+        assert_eq!(parse_call("202 0x5580 0x189 0x0 0x0 0x0 0xffffffff 0x7f10 0x7f20\n"), Call::Condition);
+        assert_eq!(parse_call("202 0x5580 0x81 0x1 0x0 0x0 0x0 0x7f10 0x7f20\n"), Call::Other);
+        assert_eq!(parse_call("202 0x5580"), Call::Other);
+        assert_eq!(parse_call("202 zz 0x80"), Call::Other);
+        assert_eq!(parse_call(""), Call::Other);
     }
 }

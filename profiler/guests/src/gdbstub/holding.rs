@@ -12,8 +12,8 @@
 //! * A [batch](Request::batch) stops the VM, reads and continues it before QEMU can handle a `stop`. Only its first packet
 //!   is conditional. A `stop` that QEMU handles before it receives the batch would be undone, so the batch is withdrawn, or the vCPUs
 //!   are kept from running until the VM is stopped again, see [`Holder::Undone`].
-//! * Where the vCPUs cannot be kept from running between a batch and the reads that depend on its answers, the VM is [stopped](Request::stop),
-//!   read, and [continued](Request::resume). A `stop` in between is lost: nothing in the protocol can prevent it.
+//! * Without the rights of a debugger, the vCPUs cannot be kept from running between a batch and the reads that depend on its answers, so the VM is
+//!   [stopped](Request::stop), read, and [continued](Request::resume). A `stop` in between is lost: nothing in the protocol can prevent it.
 
 /// Bytes that QEMU reads at a time.
 pub(super) const REQUEST_BYTES_MAX: usize = 4096;

@@ -20,6 +20,7 @@ mod holding;
 mod model;
 mod stub;
 mod switch;
+mod turn;
 
 use std::io;
 use std::path::Path;
@@ -134,6 +135,9 @@ impl HeldCore for Core<'_> {
 
 impl QemuVm {
     /// Attaches. The VM is stopped for some milliseconds; when this returns it runs, if its owner has not stopped it.
+    ///
+    /// Do not wait for a QEMU that is a child of this process until it is detached from: the kernel would report stops of its main thread, which is
+    /// traced, to any thread that waits.
     pub fn attach(vm: &Vm, settings: VmSettings) -> Result<KnownVm<QemuVm>, GuestError> {
         let vcpus = settings.vcpus.clone();
         let image = VmImage::load(GuestKind::Vm { vmm: vm.pid }, &vm.name, settings)?;
@@ -233,21 +237,24 @@ impl QemuVm {
         (Core { stub: &mut self.stub, memory, translator, thread, is_halted, is_exact }, &self.plan)
     }
 
-    /// Finds out which of the files is the RAM: the one that holds what QEMU reads there. Of several, the nodes of a
-    /// NUMA machine say, nothing else shows it.
+    /// Finds out which memory of QEMU is the RAM: that which holds what QEMU reads there. Of several, the nodes of a
+    /// NUMA machine say, nothing else shows it. Memory that is no file is read with the rights of a debugger.
     fn choose_memory(&mut self) -> Result<(), GuestError> {
-        let mut files: Vec<Ram> = match Ram::candidates(self.pid) {
-            Ok(candidates) => candidates.into_iter().filter(Ram::is_file).collect(),
+        let mut blocks = match Ram::candidates(self.pid) {
+            Ok(candidates) => candidates,
             Err(error) => {
                 self.warnings.push(format!("the VM's RAM cannot be mapped ({error}), so it is read through the gdbstub, which makes pauses some times longer"));
                 return Ok(());
             }
         };
-        if files.is_empty() {
+        if !self.stub.can_freeze() || blocks.iter().any(Ram::is_file) {
+            blocks.retain(Ram::is_file);
+        }
+        if blocks.is_empty() {
             self.warnings.push("the VM's RAM is no memfd, so it is read through the gdbstub, which makes pauses some times longer: start QEMU with `-object memory-backend-memfd,share=on`".to_owned());
             return Ok(());
         }
-        let mut seen = vec![Comparison::default(); files.len()];
+        let mut seen = vec![Comparison::default(); blocks.len()];
         for index in 0..self.threads.len() {
             let (_, cores) = self.hold(&[index])?;
             let Some((state, _)) = cores.first() else { break };
@@ -255,9 +262,9 @@ impl QemuVm {
             for address in [state.registers.rsp, state.registers.rip] {
                 let mut expected = [0; BYTES_COMPARED];
                 let bytes = core.stub.read_memory(core.thread, address, &mut expected)?;
-                for (file, seen) in files.iter().zip(&mut seen) {
+                for (block, seen) in blocks.iter().zip(&mut seen) {
                     let mut found = [0; BYTES_COMPARED];
-                    let read = Translator::new(state.paging).read(file, address, &mut found[..bytes]);
+                    let read = Translator::new(state.paging).read(block, address, &mut found[..bytes]);
                     seen.compare(&expected[..read], &found[..read]);
                 }
             }
@@ -266,10 +273,11 @@ impl QemuVm {
                 break;
             }
         }
-        let best = (0..files.len()).filter(|index| !seen[*index].differs).max_by_key(|index| seen[*index].same);
-        match best.filter(|best| seen[*best].same > 0 || files.len() == 1) {
-            Some(best) => self.memory = Some(files.swap_remove(best)),
-            None => self.warnings.push("which of QEMU's files is the VM's RAM is not clear yet, so it is read through the gdbstub, which makes pauses some times longer: record again once the guest runs".to_owned()),
+        let best = (0..blocks.len()).filter(|index| !seen[*index].differs).max_by_key(|index| seen[*index].same);
+        let is_only = |index: usize| blocks.len() == 1 && blocks[index].is_file();
+        match best.filter(|best| seen[*best].same > 0 || is_only(*best)) {
+            Some(best) => self.memory = Some(blocks.swap_remove(best)),
+            None => self.warnings.push("which memory of QEMU is the VM's RAM is not clear yet, so it is read through the gdbstub, which makes pauses some times longer: record again once the guest runs".to_owned()),
         }
         Ok(())
     }
@@ -304,14 +312,13 @@ fn prepare_to_freeze(stub: &mut Stub, pid: u32, threads: &[u32]) -> io::Result<(
     if threads.is_empty() {
         return Err(io::Error::other("QEMU does not name them"));
     }
-    stub.freeze_with(pid, Freezer::new(pid, threads)?);
-    Ok(())
+    stub.freeze_with(pid, Freezer::new(pid, threads)?)
 }
 
 fn without_freezer(is_exact: bool, error: &io::Error) -> String {
     let late = if is_exact { "" } else { ", and too many samples show the guest waiting for its devices" };
     format!(
-        "the threads of the VM's vCPUs cannot be stopped ({error}), so a `stop` of the VM's owner is lost if it arrives during a sample{late}: run glass with CAP_SYS_PTRACE (as root, say)"
+        "the threads of QEMU cannot be stopped ({error}), so a `stop` of the VM's owner is lost if it arrives during a sample{late}: run glass with CAP_SYS_PTRACE (as root, say)"
     )
 }
 

@@ -1,5 +1,5 @@
 //! All orders of what the owner of a VM and we do to it, with a model of QEMU (7.2: `gdbstub.c`, `softmmu/cpus.c`): one main
-//! loop takes commands from the monitor and bytes from the gdbstub in any order.
+//! loop takes commands from the monitor and bytes from the gdbstub in any order, and waits for each of several vCPUs to stop.
 //!
 //! Not modelled: connecting, which stops the VM at a moment that the protocol does not show.
 
@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use super::freeze::Frozen;
 use super::holding::{Answer, Decoder, LEAVE, LEAVE_HELD, Request};
 use super::stub::{Hold, Line, Stub};
+use super::turn::{Act, Seen, Turn};
 use crate::error::GuestError;
 
 /// Where the stub is in a packet.
@@ -28,14 +29,29 @@ enum Stopping {
     ForStub(Vec<u8>),
 }
 
+/// The thread of a vCPU.
+#[derive(Debug, Clone, Copy, Default)]
+struct Vcpu {
+    /// By us.
+    is_held: bool,
+    /// For the main loop.
+    has_stopped: bool,
+    /// It has not left the wait in which it had stopped: if it has to stop once more, it does so before it runs the guest.
+    is_parked: bool,
+}
+
 struct Qemu {
     runs: bool,
+    vcpus: Vec<Vcpu>,
+    /// The main loop is held by us, where it waits for the vCPUs.
+    main_is_held: bool,
+    /// How often a vCPU has run the guest, and how often it had when its registers were read.
+    guest_runs: u64,
+    guest_runs_read: u64,
     /// The owner's last word.
     owner_wants_it_to_run: bool,
     /// The guest ran although its owner had stopped it.
     ran_unasked: bool,
-    /// Its vCPUs are kept from running.
-    is_frozen: bool,
     stopping: Option<Stopping>,
     reading: Reading,
     /// QEMU waits for an acknowledgement.
@@ -73,15 +89,29 @@ impl Qemu {
 
     fn execute(&mut self, line: &[u8]) {
         match line {
-            b"c" => (self.runs, self.is_held) = (true, false),
+            b"c" => {
+                self.is_held = false;
+                self.resume();
+            }
             b"D;1" => {
-                (self.runs, self.is_held) = (true, false);
+                self.is_held = false;
+                self.resume();
                 self.packet("OK");
             }
             b"qC" => self.packet("QC1"),
             // A command whose answer may be anything, and what follows its parameters.
-            _ => self.packet("00"),
+            _ => {
+                if line.starts_with(b"g") {
+                    self.guest_runs_read = self.guest_runs;
+                }
+                self.packet("00");
+            }
         }
+    }
+
+    fn resume(&mut self) {
+        self.runs = true;
+        self.vcpus.iter_mut().for_each(|vcpu| vcpu.has_stopped = false);
     }
 
     /// `gdb_read_byte`.
@@ -117,20 +147,19 @@ impl Qemu {
                     continue;
                 }
             }
-            if !self.runs {
-                self.byte(*byte);
-            } else if self.is_frozen {
+            if self.runs {
                 self.stopping = Some(Stopping::ForStub(bytes[at + 1..].to_vec()));
                 return;
-            } else {
-                self.stopped(true);
             }
+            self.byte(*byte);
         }
     }
 
-    /// The vCPUs stop for the main loop, which continues.
-    fn let_stop(&mut self) {
-        let is_frozen = std::mem::replace(&mut self.is_frozen, false);
+    /// The main loop continues where it has waited for the vCPUs, if they have stopped.
+    fn end_stop(&mut self) {
+        if !self.vcpus.iter().all(|vcpu| vcpu.has_stopped) {
+            return;
+        }
         if let Some(stopping) = self.stopping.take() {
             self.stopped(stopping != Stopping::ForOwner);
             match stopping {
@@ -138,15 +167,15 @@ impl Qemu {
                 Stopping::ForStub(rest) => self.bytes(&rest),
             }
         }
-        self.is_frozen = is_frozen;
     }
 
     /// One round of the main loop.
     fn main(&mut self, monitor_first: bool) {
-        if self.stopping.is_some() && !self.is_frozen {
-            self.let_stop();
+        if self.main_is_held {
+            return;
         }
         if self.stopping.is_some() {
+            self.end_stop();
             return;
         }
         let is_lost = self.is_held && !self.can_freeze;
@@ -154,25 +183,76 @@ impl Qemu {
             self.monitor.pop_front_if(|runs| (monitor_first || self.socket.is_empty()) && (*runs || !is_lost));
         if let Some(runs) = handled {
             match runs {
-                true => (self.runs, self.owner_wants_it_to_run) = (true, true),
-                false if self.runs && self.is_frozen => self.stopping = Some(Stopping::ForOwner),
-                false => {
-                    if self.runs {
-                        self.stopped(false);
-                    }
-                    self.owner_wants_it_to_run = false;
+                true => {
+                    self.owner_wants_it_to_run = true;
+                    self.resume();
                 }
+                false if self.runs => self.stopping = Some(Stopping::ForOwner),
+                false => self.owner_wants_it_to_run = false,
             }
         } else {
             let bytes: Vec<u8> = self.socket.drain(..).collect();
             self.bytes(&bytes);
         }
+    }
+
+    /// The vCPUs' threads run, if they may: a vCPU runs the guest until it stops for the main loop.
+    fn guest(&mut self) {
+        for index in 0..self.vcpus.len() {
+            let vcpu = self.vcpus[index];
+            if vcpu.is_held || vcpu.has_stopped || !self.runs {
+                continue;
+            }
+            if self.stopping.is_some() && (vcpu.is_parked || !self.chance()) {
+                self.vcpus[index] = Vcpu { has_stopped: true, is_parked: true, ..vcpu };
+            } else {
+                self.vcpus[index].is_parked = false;
+                self.guest_runs += 1;
+                self.ran_unasked |= self.stopping.is_none() && !self.owner_wants_it_to_run;
+            }
+        }
+    }
+
+    /// All threads run, if they may.
+    fn pass(&mut self) {
+        let monitor_first = self.chance();
+        self.main(monitor_first);
         self.guest();
     }
 
-    /// The guest runs, if it may.
-    fn guest(&mut self) {
-        self.ran_unasked |= self.runs && !self.is_frozen && self.stopping.is_none() && !self.owner_wants_it_to_run;
+    fn release(&mut self) {
+        self.main_is_held = false;
+        self.vcpus.iter_mut().for_each(|vcpu| vcpu.is_held = false);
+    }
+
+    /// As [`Freezer`](super::freeze::Freezer) does it.
+    fn take_turns(&mut self, mut is_done: impl FnMut(&mut Qemu) -> bool, is_batch: bool) -> Result<Frozen, GuestError> {
+        let mut turn = Turn::default();
+        loop {
+            self.wait()?;
+            if turn == Turn::Main && is_done(self) {
+                return Ok(Frozen::Yes);
+            }
+            // A vCPU may also wait for another one.
+            let waits: Vec<bool> =
+                (0..self.vcpus.len()).map(|vcpu| self.vcpus[vcpu].has_stopped || self.chance()).collect();
+            let seen = Seen {
+                main_waits: self.stopping.is_some() && self.vcpus.iter().any(|vcpu| !vcpu.has_stopped),
+                main_is_held: self.main_is_held,
+                vcpus_wait: waits.iter().all(|waits| *waits),
+            };
+            let mut hold_main = |is_held: bool| {
+                self.main_is_held = is_held;
+                self.vcpus.iter_mut().for_each(|vcpu| vcpu.is_held = !is_held);
+            };
+            match turn.next(seen) {
+                Act::ReleaseVcpus if is_batch && !self.socket.is_empty() => return Ok(Frozen::Stopping),
+                Act::ReleaseVcpus => hold_main(true),
+                Act::ReleaseMain => hold_main(false),
+                Act::Help | Act::Wait => {}
+            }
+            self.pass();
+        }
     }
 
     /// Any time passes: the owner gives commands and QEMU handles them.
@@ -206,13 +286,12 @@ impl Qemu {
 
     /// The watchdog's part, and then everything that is left to do.
     fn end(&mut self, is_killed: bool) {
-        self.is_frozen = false;
+        self.release();
         if is_killed && !self.noted_detached {
             self.socket.extend(if self.noted_held { LEAVE_HELD } else { LEAVE });
         }
         while self.stopping.is_some() || !self.socket.is_empty() || !self.monitor.is_empty() {
-            let monitor_first = self.chance();
-            self.main(monitor_first);
+            self.pass();
         }
     }
 }
@@ -238,33 +317,22 @@ impl Line for Qemu {
             if answer.is_complete(request) {
                 return Ok(());
             }
-            let monitor_first = self.chance();
-            self.main(monitor_first);
+            self.pass();
         }
     }
 
     fn freeze(&mut self) -> Result<Frozen, GuestError> {
         self.wait()?;
-        self.is_frozen = true;
-        self.wait()?;
-        self.let_stop();
-        Ok(Frozen::Yes)
+        self.vcpus.iter_mut().for_each(|vcpu| vcpu.is_held = true);
+        self.take_turns(|qemu| qemu.stopping.is_none(), false)
     }
 
     fn hold(&mut self, batch: &Request, answer: &mut Answer) -> Result<Frozen, GuestError> {
-        loop {
-            self.wait()?;
-            self.take(answer);
-            if answer.is_complete(batch) {
-                return Ok(Frozen::Yes);
-            }
-            if self.stopping.is_some() && !self.socket.is_empty() {
-                return Ok(Frozen::Stopping);
-            }
-            self.let_stop();
-            let monitor_first = self.chance();
-            self.main(monitor_first);
-        }
+        let is_answered = |qemu: &mut Qemu| {
+            qemu.take(answer);
+            answer.is_complete(batch)
+        };
+        self.take_turns(is_answered, true)
     }
 
     fn withdraw(&mut self) -> bool {
@@ -273,15 +341,19 @@ impl Line for Qemu {
         is_some
     }
 
-    fn stop(&mut self, _request: &Request, _answer: &mut Answer) -> Result<(), GuestError> {
-        self.wait()?;
-        self.is_frozen = false;
+    fn stop(&mut self, request: &Request, answer: &mut Answer) -> Result<(), GuestError> {
+        while self.stopping.is_none() && !answer.is_complete(request) {
+            self.wait()?;
+            self.pass();
+            self.take(answer);
+        }
+        self.release();
         Ok(())
     }
 
     fn go(&mut self) -> Result<(), GuestError> {
         self.wait()?;
-        self.is_frozen = false;
+        self.release();
         self.wait()
     }
 
@@ -295,12 +367,15 @@ impl Line for Qemu {
 }
 
 /// A VM that runs or that its owner has stopped, and that we have connected to just now.
-fn connected(runs: bool, can_freeze: bool, chances: Vec<u8>, calls: usize) -> Stub<Qemu> {
+fn connected(runs: bool, vcpus: usize, can_freeze: bool, chances: Vec<u8>, calls: usize) -> Stub<Qemu> {
     let mut qemu = Qemu {
         runs,
+        vcpus: vec![Vcpu::default(); vcpus],
+        main_is_held: false,
+        guest_runs: 0,
+        guest_runs_read: 0,
         owner_wants_it_to_run: runs,
         ran_unasked: false,
-        is_frozen: false,
         stopping: None,
         reading: Reading::Idle,
         has_sent: false,
@@ -336,6 +411,9 @@ fn sample(mut stub: Stub<Qemu>, samples: usize) -> Qemu {
             let more = stub.ask(&["m0,8".to_owned()])?;
             assert_eq!(more.len(), 1);
             assert!(hold != Hold::Ended);
+            let qemu = stub.line_mut();
+            let has_run = qemu.can_freeze && qemu.guest_runs > qemu.guest_runs_read;
+            assert!(hold != Hold::Runs || !has_run || stub.is_torn(), "the guest ran after its registers were read");
             stub.go()?;
         }
         stub.detach()
@@ -357,23 +435,23 @@ proptest! {
 
     #[test]
     fn what_the_owner_says_is_done(
-        runs: bool, chances in prop::collection::vec(any::<u8>(), 0..200), samples in 0usize..6,
+        runs: bool, vcpus in 1usize..5, chances in prop::collection::vec(any::<u8>(), 0..200), samples in 0usize..6,
     ) {
-        check(&sample(connected(runs, true, chances, usize::MAX), samples))?;
+        check(&sample(connected(runs, vcpus, true, chances, usize::MAX), samples))?;
     }
 
     #[test]
     fn what_the_owner_says_is_done_if_we_are_killed(
-        runs: bool, chances in prop::collection::vec(any::<u8>(), 0..200), calls in 1usize..60,
+        runs: bool, vcpus in 1usize..5, chances in prop::collection::vec(any::<u8>(), 0..200), calls in 1usize..60,
     ) {
-        check(&sample(connected(runs, true, chances, calls), 6))?;
+        check(&sample(connected(runs, vcpus, true, chances, calls), 6))?;
     }
 
     /// Without the rights of a debugger, what the owner sends during a sample is lost; at all other moments it is not.
     #[test]
     fn what_the_owner_says_between_samples_is_done_without_the_rights_of_a_debugger(
-        runs: bool, chances in prop::collection::vec(any::<u8>(), 0..200), samples in 0usize..6,
+        runs: bool, vcpus in 1usize..5, chances in prop::collection::vec(any::<u8>(), 0..200), samples in 0usize..6,
     ) {
-        check(&sample(connected(runs, false, chances, usize::MAX), samples))?;
+        check(&sample(connected(runs, vcpus, false, chances, usize::MAX), samples))?;
     }
 }

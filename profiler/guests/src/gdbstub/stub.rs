@@ -3,6 +3,8 @@
 //! With the rights of a debugger over QEMU, the vCPUs' threads are kept from running, while for QEMU the VM runs: a `stop` of the
 //! owner takes effect when they are released. Without these rights the VM is stopped, and a `stop` in between is lost.
 
+use std::io;
+
 use super::client::{bytes_of, hex_byte, parse_vcpus, protocol};
 use super::connection::Connection;
 use super::freeze::{Freezer, Frozen};
@@ -12,6 +14,8 @@ use crate::plan::VCPUS_MAX;
 
 /// Bytes of memory requested in one packet: QEMU's packets hold 4096 characters.
 const MEMORY_BYTES_PER_PACKET: usize = 1024;
+/// How many of these are requested at a time, so that one request holds them: a VM may be stopped for each request.
+const PIECES_PER_REQUEST: usize = 64;
 /// How often a request is repeated because the owner has continued or stopped the VM meanwhile, or QEMU was busy.
 const ATTEMPTS_MAX: u32 = 100;
 /// Bytes of a request beside its commands.
@@ -69,11 +73,10 @@ pub(super) struct Stub<L = Connection> {
 
 impl Stub {
     /// Keeps the vCPUs from running during a hold from now on. Call it between holds.
-    pub(super) fn freeze_with(&mut self, pid: u32, freezer: Freezer) {
-        // One of several vCPUs may be continued before it waits for that, and would run the guest: they are stopped by QEMU.
-        let can_freeze = freezer.is_of_one();
-        self.line.freeze_with(pid, freezer);
-        self.freeze_from_now_on(can_freeze);
+    pub(super) fn freeze_with(&mut self, pid: u32, freezer: Freezer) -> io::Result<()> {
+        self.line.freeze_with(pid, freezer)?;
+        self.freeze_from_now_on(true);
+        Ok(())
     }
 
     pub(super) fn line(&mut self) -> &mut Connection {
@@ -89,6 +92,11 @@ impl<L: Line> Stub<L> {
     /// A VM that was connected to just now, and is held.
     pub(super) fn new(line: L) -> Stub<L> {
         Stub { line, holding: Holding::new(), noted_held: true, has_read: false, is_torn: false, is_gone: false }
+    }
+
+    /// Whether the vCPUs can be kept from running, which takes the rights of a debugger.
+    pub(super) fn can_freeze(&self) -> bool {
+        self.holding.can_freeze
     }
 
     /// Sets whether the vCPUs can be kept from running.
@@ -311,15 +319,29 @@ impl<L: Line> Stub<L> {
     pub(super) fn read_memory(&mut self, thread: &str, address: u64, into: &mut [u8]) -> Result<usize, GuestError> {
         let mut done = 0;
         while done < into.len() {
-            let Some(at) = address.checked_add(done as u64) else { break };
-            let in_page = 4096 - (at % 4096) as usize;
-            let bytes = in_page.min(into.len() - done).min(MEMORY_BYTES_PER_PACKET);
-            let answers = self.ask(&[format!("Hg{thread}"), format!("m{at:x},{bytes:x}")])?;
-            let Some(answer) = answers.get(1).filter(|answer| answer.len() == bytes * 2) else { break };
-            for (byte, pair) in into[done..].iter_mut().zip(answer.chunks_exact(2)) {
-                *byte = hex_byte(pair[0], pair[1]).ok_or_else(|| protocol("sent memory that is not hexadecimal"))?;
+            let (mut commands, mut pieces, mut end) = (vec![format!("Hg{thread}")], Vec::new(), done);
+            while end < into.len() && pieces.len() < PIECES_PER_REQUEST {
+                let Some(at) = address.checked_add(end as u64) else { break };
+                let in_page = 4096 - (at % 4096) as usize;
+                let bytes = in_page.min(into.len() - end).min(MEMORY_BYTES_PER_PACKET);
+                commands.push(format!("m{at:x},{bytes:x}"));
+                pieces.push(bytes);
+                end += bytes;
             }
-            done += bytes;
+            let answers = self.ask(&commands)?;
+            for (bytes, answer) in pieces.into_iter().zip(answers.iter().skip(1)) {
+                if answer.len() != bytes * 2 {
+                    return Ok(done);
+                }
+                for (byte, pair) in into[done..].iter_mut().zip(answer.chunks_exact(2)) {
+                    *byte =
+                        hex_byte(pair[0], pair[1]).ok_or_else(|| protocol("sent memory that is not hexadecimal"))?;
+                }
+                done += bytes;
+            }
+            if done < end || commands.len() == 1 {
+                break;
+            }
         }
         Ok(done)
     }

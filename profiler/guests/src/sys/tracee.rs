@@ -3,6 +3,7 @@
 //! The kernel attaches a tracee to the *thread* that seized it, and releases it when that thread ends,
 //! however it ends.
 
+use std::fs;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -76,6 +77,10 @@ impl Tracee {
         if information.si_code == libc::CLD_TRAPPED && is_plain {
             return Ok(Some(Stop::Signal(status)));
         }
+        let has_ended = matches!(information.si_code, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED);
+        if has_ended && self.is_our_child() {
+            return Ok(Some(Stop::Ended));
+        }
         let mut status = 0;
         // SAFETY: `status` is a valid place for one number.
         let result = unsafe { libc::waitpid(self.thread, &raw mut status, libc::WNOHANG | libc::__WALL) };
@@ -91,6 +96,13 @@ impl Tracee {
         } else {
             Stop::Signal(libc::WSTOPSIG(status))
         }))
+    }
+
+    /// Whether it is the first thread of a process that we have started: its end is for the code that waits for that process.
+    fn is_our_child(&self) -> bool {
+        let Ok(status) = fs::read_to_string(format!("/proc/{}/status", self.thread)) else { return false };
+        let number = |name| status.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<libc::pid_t>().ok());
+        number("Tgid:") == Some(self.thread) && number("PPid:") == Some(std::process::id() as libc::pid_t)
     }
 
     /// The registers of a stopped tracee.

@@ -16,11 +16,41 @@ use glass_profile::model::State;
 const TCG: &[&str] = &["-accel", "tcg", "-cpu", "max"];
 
 #[test]
-fn without_a_memfd_memory_comes_through_the_socket() {
-    let Some(mut fixture) = Fixture::start(TCG, "socket", &["-fno-omit-frame-pointer"], false, 1) else { return };
+fn without_a_memfd_memory_is_read_from_qemu() {
+    let Some(mut fixture) = Fixture::start(TCG, "anonymous", &["-fno-omit-frame-pointer"], false, 1) else { return };
     fixture.wait_until_it_counts();
     let (_, pauses) = take(&fixture, attach_stub(&fixture).unwrap(), 1500, 200);
     eprintln!("pause {:?}", pauses.distribution());
+}
+
+/// RAM that is too small to be found. Each read stops the VM, and no vCPU runs in between.
+#[test]
+fn memory_of_four_vcpus_through_the_socket() {
+    let flags = ["-fno-omit-frame-pointer", "-DALL_CORES"];
+    let fixture = Fixture::start_with(TCG, "socket", &flags, false, 4, |qemu, folder| {
+        qemu.args(["-m", "3"]).arg("-gdb").arg(format!("unix:{},server=on,wait=off", folder.join("gdb").display()));
+    });
+    let Some(fixture) = fixture else { return };
+    // Nothing but samples shows when all cores have started.
+    let start = Instant::now();
+    let runs = |event: &Event| matches!(event, Event::Sample(sample) if sample.state == State::Running);
+    let have_started = || -> Result<bool, GuestError> {
+        Ok(attach_stub(&fixture)?.sample()?.is_some_and(|events| events.iter().all(runs)))
+    };
+    while !have_started().unwrap_or(false) {
+        assert!(start.elapsed() < PATIENCE, "it does not start");
+    }
+    let mut guest = attach_stub(&fixture).unwrap();
+    let mut warnings = Vec::new();
+    let mut warn = |event| {
+        if let Event::Warning(text) = event {
+            warnings.push(text);
+        }
+    };
+    guest.announce(&mut warn).unwrap();
+    assert!(warnings.iter().any(|text| text.contains("through the gdbstub")), "{warnings:?}");
+    let cores = cores_of(&fixture.elf, guest, 200);
+    assert_eq!(cores, [(0, 1), (1, 2), (2, 4), (3, 8)], "marks show which core it was");
 }
 
 #[test]

@@ -14,8 +14,21 @@ pub const TCG: &[&str] = &["-accel", "tcg", "-cpu", "max"];
 
 /// A guest whose QEMU has a monitor, and a gdbstub if that is wanted.
 pub fn start(accel: &[&str], name: &str, has_stub: bool, more: &[&str], memfd: bool) -> Option<Fixture> {
-    let flags = ["-fno-omit-frame-pointer", "-DUNIT=40"];
-    Fixture::start_with(accel, &format!("paused-{name}"), &flags, memfd, 1, |qemu, folder| {
+    start_vcpus(accel, name, has_stub, more, memfd, 1)
+}
+
+/// The same with so many vCPUs that run.
+pub fn start_vcpus(
+    accel: &[&str],
+    name: &str,
+    has_stub: bool,
+    more: &[&str],
+    memfd: bool,
+    vcpus: u32,
+) -> Option<Fixture> {
+    let flags = ["-fno-omit-frame-pointer", "-DUNIT=40", "-DALL_CORES"];
+    let flags = if vcpus > 1 { &flags[..] } else { &flags[..2] };
+    Fixture::start_with(accel, &format!("paused-{name}"), flags, memfd, vcpus, |qemu, folder| {
         qemu.arg("-qmp").arg(format!("unix:{},server=on,wait=off", folder.join("monitor").display()));
         if has_stub {
             qemu.arg("-gdb").arg(format!("unix:{},server=on,wait=off", folder.join("gdb").display()));
