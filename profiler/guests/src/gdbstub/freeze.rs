@@ -84,7 +84,7 @@ impl Thread {
 
     /// Whether it waits for a condition: that its vCPU has something to do, or, of the main thread, that the vCPUs have stopped.
     fn waits(&self) -> bool {
-        self.doing() == Call::Condition
+        matches!(self.doing(), Call::Condition(_))
     }
 
     fn is_held(&self) -> bool {
@@ -221,12 +221,19 @@ fn is_begin_of_call(rax: u64) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Call {
     /// It waits for a condition.
-    Condition,
+    Condition(Word),
     /// It waits for the lock at this address.
     Lock(u64),
     /// It waits for events.
     Idle,
     Other,
+}
+
+/// A word in memory, and its value while a thread waits at it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Word {
+    address: u64,
+    value: u32,
 }
 
 /// glibc waits for a lock by FUTEX_WAIT and for a condition by FUTEX_WAIT_BITSET. (musl takes the first for
@@ -239,10 +246,10 @@ fn parse_call(text: &str) -> Call {
         Some(libc::SYS_ppoll | libc::SYS_poll) => return Call::Idle,
         _ => return Call::Other,
     }
-    match (number(words.next()), number(words.next())) {
-        (Some(address), Some(operation)) => match operation as i32 & libc::FUTEX_CMD_MASK {
+    match (number(words.next()), number(words.next()), number(words.next())) {
+        (Some(address), Some(operation), Some(value)) => match operation as i32 & libc::FUTEX_CMD_MASK {
             libc::FUTEX_WAIT => Call::Lock(address),
-            libc::FUTEX_WAIT_BITSET => Call::Condition,
+            libc::FUTEX_WAIT_BITSET => Call::Condition(Word { address, value: value as u32 }),
             _ => Call::Other,
         },
         _ => Call::Other,
@@ -317,7 +324,7 @@ impl Freezer {
                 self.each(Thread::nudge)?;
                 *nudged_ns = monotonic_ns();
             }
-            (Call::Other | Call::Idle | Call::Condition, _) => {}
+            (Call::Other | Call::Idle | Call::Condition(_), _) => {}
         }
         Ok(())
     }
@@ -335,7 +342,7 @@ impl Freezer {
             }
             Ok(is_idle)
         };
-        self.take_turns(is_idle, || false)
+        self.take_turns(is_idle, || false, true)
     }
 
     /// Lets the main loop execute a request, which stops the VM and continues it, while the vCPUs are kept from running the guest. They are
@@ -354,18 +361,20 @@ impl Freezer {
             }
             Ok(is_answered && is_settled)
         };
-        self.take_turns(is_done, is_unread)
+        self.take_turns(is_done, is_unread, false)
     }
 
     /// Lets the main thread run, and the vCPUs where it waits for them, never both, until `is_done`, which is polled while the main thread
-    /// runs. `is_unread` returns whether the vCPUs must not stop for it.
+    /// runs. `is_unread` returns whether the vCPUs must not stop for it; they may run the guest meanwhile if `may_run`.
     fn take_turns(
         &mut self,
         mut is_done: impl FnMut(&mut Freezer) -> Result<bool, GuestError>,
         is_unread: impl Fn() -> bool,
+        may_run: bool,
     ) -> Result<Frozen, GuestError> {
         let start_ns = monotonic_ns();
         let mut nudged_ns = Some(start_ns);
+        let mut waited_at = None;
         let mut turn = Turn::default();
         loop {
             match turn {
@@ -377,14 +386,19 @@ impl Freezer {
                 return Ok(Frozen::Yes);
             }
             let main = self.main.doing();
-            match turn.next(self.seen(main)) {
+            let seen = self.seen(main, waited_at.filter(|_| may_run));
+            match turn.next(seen) {
                 Act::ReleaseVcpus if is_unread() => return Ok(Frozen::Stopping),
                 Act::ReleaseVcpus => {
+                    waited_at = if let Call::Condition(word) = main { Some(word) } else { None };
                     attempt(&mut self.main, Thread::ask)?;
                     self.each(Thread::release)?;
                     nudged_ns = None;
                 }
                 Act::ReleaseMain => {
+                    if !seen.vcpus_wait {
+                        nudged_ns = Some(monotonic_ns());
+                    }
                     self.each(Thread::ask)?;
                     attempt(&mut self.main, Thread::resume)?;
                 }
@@ -398,10 +412,13 @@ impl Freezer {
         }
     }
 
-    fn seen(&self, main: Call) -> Seen {
+    /// `waited_at` is what the main thread waited at when it was held.
+    fn seen(&self, main: Call, waited_at: Option<Word>) -> Seen {
         Seen {
-            main_waits: main == Call::Condition,
+            main_waits: matches!(main, Call::Condition(_)),
             main_is_held: self.main.is_held(),
+            // Nothing shows that a thread was woken that is stopped: its wait ends by the stop. Who wakes it changes the word.
+            main_is_woken: waited_at.is_some_and(|word| self.word(word.address) != word.value),
             vcpus_wait: self.vcpus.iter().all(|vcpu| vcpu.state == State::Ended || vcpu.waits()),
         }
     }
@@ -414,7 +431,7 @@ impl Freezer {
         loop {
             self.each(|thread| thread.look().map(drop))?;
             let main = self.main.doing();
-            if main == Call::Condition || is_answered()? || monotonic_ns() - start_ns > FROZEN_NS_MAX {
+            if matches!(main, Call::Condition(_)) || is_answered()? || monotonic_ns() - start_ns > FROZEN_NS_MAX {
                 return self.go();
             }
             self.help(main, &mut nudged_ns)?;
@@ -435,9 +452,14 @@ impl Freezer {
 
     /// The thread that holds a lock, 0 if none does or it cannot be read.
     fn owner(&self, lock: u64) -> u32 {
-        let mut owner = [0; 4];
-        read_process(self.pid, lock.wrapping_add(OWNER_OFFSET), &mut owner);
-        u32::from_ne_bytes(owner)
+        self.word(lock.wrapping_add(OWNER_OFFSET))
+    }
+
+    /// A word of the process, 0 if it cannot be read.
+    fn word(&self, address: u64) -> u32 {
+        let mut word = [0; 4];
+        read_process(self.pid, address, &mut word);
+        u32::from_ne_bytes(word)
     }
 
     /// Waits until `until_ns`, and passes signals on.
@@ -480,7 +502,10 @@ mod tests {
         assert_eq!(parse_call("running\n"), Call::Other);
         assert_eq!(parse_call("271 0x55 0x9 0x7ff 0x0 0x8 0x0 0x7f10 0x7f20\n"), Call::Idle);
         assert_eq!(parse_call("202 0x5580 0x80 0x2 0x0 0x0 0x0 0x7f10 0x7f20\n"), Call::Lock(0x5580));
-        assert_eq!(parse_call("202 0x5580 0x189 0x0 0x0 0x0 0xffffffff 0x7f10 0x7f20\n"), Call::Condition);
+        assert_eq!(
+            parse_call("202 0x5580 0x189 0x2 0x0 0x0 0xffffffff 0x7f10 0x7f20\n"),
+            Call::Condition(Word { address: 0x5580, value: 2 })
+        );
         assert_eq!(parse_call("202 0x5580 0x81 0x1 0x0 0x0 0x0 0x7f10 0x7f20\n"), Call::Other);
         assert_eq!(parse_call("202 0x5580"), Call::Other);
         assert_eq!(parse_call("202 zz 0x80"), Call::Other);

@@ -239,6 +239,7 @@ impl Qemu {
             let seen = Seen {
                 main_waits: self.stopping.is_some() && self.vcpus.iter().any(|vcpu| !vcpu.has_stopped),
                 main_is_held: self.main_is_held,
+                main_is_woken: false,
                 vcpus_wait: waits.iter().all(|waits| *waits),
             };
             let mut hold_main = |is_held: bool| {

@@ -14,6 +14,8 @@ pub(super) struct Seen {
     pub(super) main_waits: bool,
     /// It is held by us.
     pub(super) main_is_held: bool,
+    /// Its wait has ended, and the VM has not been stopped by us: it has waited for something else of a vCPU, which runs the guest again.
+    pub(super) main_is_woken: bool,
     /// Each vCPU waits for a condition.
     pub(super) vcpus_wait: bool,
 }
@@ -27,7 +29,7 @@ pub(super) enum Act {
     Help,
     /// The main thread waits for the vCPUs: hold it, and let them run.
     ReleaseVcpus,
-    /// The vCPUs wait: hold them, and let the main thread run.
+    /// The vCPUs wait, or the main thread needs no more of them: hold them, and let the main thread run.
     ReleaseMain,
 }
 
@@ -47,7 +49,9 @@ impl Turn {
             Turn::Main if seen.main_waits => (Turn::Vcpus, Act::ReleaseVcpus),
             Turn::Main => (Turn::Main, Act::Help),
             // Not all of them have to have stopped: one may also wait for another one. Then the main thread waits once more.
-            Turn::Vcpus if seen.main_is_held && seen.vcpus_wait => (Turn::Main, Act::ReleaseMain),
+            Turn::Vcpus if seen.main_is_held && (seen.vcpus_wait || seen.main_is_woken) => {
+                (Turn::Main, Act::ReleaseMain)
+            }
             Turn::Vcpus => (Turn::Vcpus, Act::Wait),
         };
         *self = turn;

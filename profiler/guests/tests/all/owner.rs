@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::{Fixture, Judge, PATIENCE, is_long};
-use crate::paused::{TCG, ask, expect_paused, start, start_kvm, start_vcpus};
+use crate::common::{Fixture, Judge, PATIENCE, attach_stub, is_long};
+use crate::paused::{TCG, ask, ask_at, expect_paused, start, start_kvm, start_vcpus};
 use glass_guests::choose::{Wanted, Way, attach};
 use glass_guests::find::Vm;
-use glass_guests::{Flow, VmSettings};
+use glass_guests::{Flow, Guest, VmSettings};
 use glass_profile::event::Event;
 
 /// Stops and continuations in one recording.
@@ -134,4 +134,39 @@ fn through_the_monitor() {
 fn under_kvm() {
     let Some(fixture) = start_kvm() else { return };
     what_it_says_is_done(&fixture, (Wanted::Kvm, Way::Kvm));
+}
+
+/// QEMU's main thread waits for a vCPU that it reads the registers of, and needs it to run for that. Up to a quarter of the samples then lasted 50 ms
+/// (2026-11-26).
+#[test]
+fn registers_that_it_requests_make_no_sample_late() {
+    const SAMPLES: usize = 200;
+    let Some(fixture) = start_kvm() else { return };
+    let mut guest = attach_stub(&fixture).unwrap();
+    let (is_over, monitor) = (AtomicBool::new(false), fixture.vm().monitor.unwrap());
+    std::thread::scope(|scope| {
+        let _over = Over(&is_over);
+        let owner = scope.spawn(|| {
+            let mut answers = 0;
+            while !is_over.load(Ordering::Acquire) {
+                answers += usize::from(ask_at(&monitor, "info registers").contains("RIP="));
+            }
+            answers
+        });
+        for _ in 0..SAMPLES {
+            assert!(guest.sample().unwrap().is_some());
+            guest.rest(glass_guests::read_clocks().monotonic_ns + 1_000_000).unwrap();
+        }
+        is_over.store(true, Ordering::Release);
+        // The vCPU's signals are passed on by this thread.
+        while !owner.is_finished() {
+            guest.rest(glass_guests::read_clocks().monotonic_ns + 1_000_000).unwrap();
+        }
+        assert!(owner.join().unwrap() > 0);
+    });
+    let remark = guest.remark().unwrap_or_default();
+    let late: usize = remark.split(' ').next().and_then(|count| count.parse().ok()).unwrap_or(0);
+    assert!(late < SAMPLES / 10, "{remark}");
+    guest.detach().unwrap();
+    fixture.assert_runs("after detaching");
 }

@@ -42,7 +42,7 @@ pub fn ask(fixture: &Fixture, command: &str) -> String {
     ask_at(&fixture.vm().monitor.unwrap(), command)
 }
 
-fn ask_at(address: &MonitorAddress, command: &str) -> String {
+pub fn ask_at(address: &MonitorAddress, command: &str) -> String {
     let start = Instant::now();
     loop {
         match Monitor::connect(address).and_then(|mut monitor| monitor.ask(command)) {
