@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::check;
 
@@ -30,9 +30,26 @@ pub(crate) fn open_socket(endpoint: &Endpoint) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// Connects, or fails after `timeout`.
+/// Connects, or fails after `timeout`. A signal does not end it: Linux waits on when connect(2) is called once more.
 pub(crate) fn connect_socket(socket: &OwnedFd, endpoint: &Endpoint, timeout: Duration) -> io::Result<()> {
-    let limit = libc::timeval { tv_sec: timeout.as_secs() as libc::time_t, tv_usec: 0 };
+    let (address, start) = (RawAddress::of(endpoint)?, Instant::now());
+    loop {
+        let left = timeout.saturating_sub(start.elapsed()).max(Duration::from_millis(1));
+        set_timeout(socket, left)?;
+        match connect_to(socket, &address) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            Err(_) if start.elapsed() >= timeout => return Err(io::ErrorKind::TimedOut.into()),
+            Err(_) => {}
+            Ok(()) => return Ok(()),
+        }
+    }
+}
+
+fn set_timeout(socket: &OwnedFd, timeout: Duration) -> io::Result<()> {
+    let limit = libc::timeval {
+        tv_sec: timeout.as_secs() as libc::time_t,
+        tv_usec: libc::suseconds_t::from(timeout.subsec_micros()),
+    };
     // SAFETY: `limit` is valid for the size that is given. On Linux this limits connect(2) too.
     let result = unsafe {
         libc::setsockopt(
@@ -43,8 +60,7 @@ pub(crate) fn connect_socket(socket: &OwnedFd, endpoint: &Endpoint, timeout: Dur
             size_of_val(&limit) as libc::socklen_t,
         )
     };
-    check(libc::c_long::from(result))?;
-    connect_to(socket, &RawAddress::of(endpoint)?)
+    check(libc::c_long::from(result)).map(drop)
 }
 
 /// An address in the kernel's form; created before a fork for use after it.
