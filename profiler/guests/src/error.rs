@@ -41,8 +41,8 @@ pub enum GuestError {
     },
     /// The symbol files contradict each other or the guest: one sentence.
     Symbols(String),
-    /// A Linux guest's kernel was not found. A later attempt may find it: a core that runs
-    /// a process has no kernel mapped if their page tables are isolated.
+    /// A Linux guest's kernel was not found. A later attempt may find it: the guest may have only just been started, or have removed
+    /// the address space meanwhile.
     KernelNotFound(String),
     /// QEMU runs without a gdbstub, and without a monitor that could start one.
     NoGdbstub(u32),

@@ -195,7 +195,8 @@ impl DumpedVm {
         // A core that was never started has no address space in which the image could be.
         let started = cores.iter().map(|(_, state)| *state).find(|state| state.paging.cr0 & CR0_PROTECTION != 0);
         if let Some(state) = started {
-            warnings.extend(image.check(&state, &mut core(&ram, state))?);
+            let read = |paging, address, into: &mut [u8]| Ok(Translator::new(paging).read(&ram, address, into));
+            warnings.extend(image.check(&state, read)?);
             warnings.extend(image.prepare());
         }
         let plan = image.plan();

@@ -5,7 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use glass_profile::arch::x86_64::orc::{ADDRESS_BYTES, ENTRIES_MAX, ENTRY_BYTES, OrcTable};
+use glass_profile::arch::x86_64::paging::Paging;
 
+use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
 use crate::plan::{AddressSpace, LinuxPlan};
 use crate::relocated::target_of_gate;
@@ -91,7 +93,7 @@ impl Linux {
         };
         let banner = program.landmark(BANNER);
         if let Some(banner) = banner.filter(|_| copied.is_some())
-            && !has_banner(banner.wrapping_add(slide), core)?
+            && banner_at(banner.wrapping_add(slide), core)? != Found::Banner
         {
             return Err(GuestError::KernelNotFound(
                 "the guest removed the address space in which its kernel was read: record again".to_owned(),
@@ -132,9 +134,45 @@ pub(crate) fn left_stack(start: u64, copied: &[u8]) -> Option<u64> {
     is_other.then_some(pointer)
 }
 
-fn has_banner(address: u64, core: &mut impl AddressSpace) -> Result<bool, GuestError> {
+/// The page tables of the kernel that runs a process, if the core has those that the process has for itself. Where a Linux isolates them
+/// (KPTI), a core in user space, or at an entry of the kernel, has page tables with nothing of the kernel but its entries and the
+/// interrupt table. The kernel's own are in the page before, and have that table at the same address, so its content shows that the two are
+/// a pair: any other page does not lead to it.
+pub(crate) fn paging_of_kernel(
+    state: &CoreState,
+    mut read: impl FnMut(Paging, u64, &mut [u8]) -> Result<usize, GuestError>,
+) -> Result<Option<Paging>, GuestError> {
+    /// The gates of exceptions, which every kernel sets.
+    const GATES_BYTES: usize = 32 * 16;
+    let Some(of_kernel) = state.paging.of_isolating_kernel() else { return Ok(None) };
+    let table = state.interrupt_table.unwrap_or(INTERRUPT_TABLE);
+    let mut gates = [[0; GATES_BYTES]; 2];
+    for (paging, gates) in [state.paging, of_kernel].into_iter().zip(&mut gates) {
+        if read(paging, table, gates)? < GATES_BYTES {
+            return Ok(None);
+        }
+    }
+    Ok((gates[0] == gates[1] && gates[0] != [0; GATES_BYTES]).then_some(of_kernel))
+}
+
+/// What is at an address at which the banner may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Banner,
+    Other,
+    /// Nothing that could be read.
+    Nothing,
+    /// The map does not contain the address.
+    Unknown,
+}
+
+fn banner_at(address: u64, core: &mut impl AddressSpace) -> Result<Found, GuestError> {
     let mut found = [0; BANNER_TEXT.len()];
-    Ok(core.read(address, &mut found)? == found.len() && found == BANNER_TEXT)
+    Ok(match core.read(address, &mut found)? {
+        read if read < found.len() => Found::Nothing,
+        _ if found == BANNER_TEXT => Found::Banner,
+        _ => Found::Other,
+    })
 }
 
 /// What is to be added to the addresses of a map, and a warning if that could not be checked.
@@ -142,19 +180,24 @@ fn slide(program: &GuestProgram, core: &mut impl AddressSpace) -> Result<(u64, O
     let path = program.path.display();
     let banner = program.landmark(BANNER);
     let fits = |slide: u64, core: &mut _| match banner {
-        Some(address) => has_banner(address.wrapping_add(slide), core).map(Some),
-        None => Ok(None),
+        Some(address) => banner_at(address.wrapping_add(slide), core),
+        None => Ok(Found::Unknown),
     };
     if program.address.is_some() {
         return match fits(program.bias.get(), core)? {
-            Some(true) => Ok((program.bias.get(), None)),
-            Some(false) => Err(GuestError::Symbols(format!(
+            Found::Banner => Ok((program.bias.get(), None)),
+            Found::Other => Err(GuestError::Symbols(format!(
                 "the guest's kernel is not at the load address of {path}: leave the address out to have it found"
             ))),
-            None => Ok((program.bias.get(), Some(format!("whether the guest runs {path} could not be checked")))),
+            Found::Nothing => Err(GuestError::KernelNotFound(format!(
+                "the guest's kernel is not at the load address of {path}, or the page tables of its processes do not contain it: leave the address out to have it found"
+            ))),
+            Found::Unknown => {
+                Ok((program.bias.get(), Some(format!("whether the guest runs {path} could not be checked"))))
+            }
         };
     }
-    if fits(0, core)? == Some(true) {
+    if fits(0, core)? == Found::Banner {
         return Ok((0, None));
     }
     let cannot = |why: &str| {
@@ -174,9 +217,13 @@ fn slide(program: &GuestProgram, core: &mut impl AddressSpace) -> Result<(u64, O
         return Err(cannot("its interrupt table belongs to another kernel"));
     }
     match fits(slide, core)? {
-        Some(true) => Ok((slide, None)),
-        Some(false) => Err(cannot("its interrupt table belongs to another kernel")),
-        None => {
+        Found::Banner => Ok((slide, None)),
+        Found::Other => Err(cannot("its interrupt table belongs to another kernel")),
+        // The interrupt table is in the page tables of processes too, and leads to where the kernel is.
+        Found::Nothing => Err(GuestError::KernelNotFound(
+            "the page tables of the vCPU contain a part of the guest's kernel alone, as those of processes do with page table isolation, and those of the kernel are not beside them: record again".to_owned(),
+        )),
+        Found::Unknown => {
             Ok((slide, Some(format!("whether the guest runs {path} could not be checked (no linux_banner in it)"))))
         }
     }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use glass_formats as formats;
+use glass_profile::arch::x86_64::paging::Paging;
 use glass_profile::arch::{Architecture, Width};
 use glass_profile::event::Event;
 use glass_profile::guest::{Guest, GuestKind};
@@ -14,7 +15,7 @@ use glass_profile::image::{Image, ImageError};
 use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
 use crate::files::OpenedFiles;
-use crate::linux::Linux;
+use crate::linux::{self, Linux};
 use crate::plan::{AddressSpace, CopyPlan, GUEST, SPACE};
 use crate::relocated;
 use crate::symbols::{self, GuestProgram, SymbolFile};
@@ -77,13 +78,31 @@ impl VmImage {
     }
 
     /// Compares the images with what the guest has in memory, finds a kernel that has moved, and copies the unwind tables
-    /// that a Linux keeps there. [`prepare`](VmImage::prepare) comes after it. `Ok` holds a warning for what could not be
-    /// done. An error may be one of the moment: a guest that runs meanwhile may remove the address space.
+    /// that a Linux keeps there. [`prepare`](VmImage::prepare) comes after it. `read` copies from an address in the address space
+    /// that its first argument selects. `Ok` holds a warning for what could not be done. An error may be one of the moment: a guest that
+    /// runs meanwhile may remove the address space.
     pub(crate) fn check(
         &mut self,
         state: &CoreState,
-        space: &mut impl AddressSpace,
+        mut read: impl FnMut(Paging, u64, &mut [u8]) -> Result<usize, GuestError>,
     ) -> Result<Option<String>, GuestError> {
+        let checked = self.check_in(state, &mut Selected { paging: state.paging, read: &mut read });
+        let is_incomplete = match &checked {
+            Ok(warning) => warning.is_some(),
+            Err(error) => is_about_symbols(error),
+        };
+        if !is_incomplete || !self.programs.iter().any(GuestProgram::is_linux) {
+            return checked;
+        }
+        let Some(paging) = linux::paging_of_kernel(state, &mut read)? else { return checked };
+        match (self.check_in(state, &mut Selected { paging, read: &mut read }), checked) {
+            (Err(_), checked @ Ok(_)) => checked,
+            (of_kernel, _) => of_kernel,
+        }
+    }
+
+    /// The same in one address space.
+    fn check_in(&mut self, state: &CoreState, space: &mut impl AddressSpace) -> Result<Option<String>, GuestError> {
         let mut warnings = Vec::new();
         if let Some(kernel) = &self.settings.boot_image {
             warnings.push(format!(
@@ -175,6 +194,18 @@ impl VmImage {
                 sink(Event::Place { space: SPACE, range, bias, program });
             }
         }
+    }
+}
+
+/// An address space of a guest that is read by a function.
+struct Selected<'a, R> {
+    paging: Paging,
+    read: &'a mut R,
+}
+
+impl<R: FnMut(Paging, u64, &mut [u8]) -> Result<usize, GuestError>> AddressSpace for Selected<'_, R> {
+    fn read(&mut self, address: u64, into: &mut [u8]) -> Result<usize, GuestError> {
+        (self.read)(self.paging, address, into)
     }
 }
 

@@ -182,8 +182,9 @@ pub(super) fn parse(pid: u32, arguments: &[String], folder: &Path) -> Option<Vm>
     if !is_system {
         return None;
     }
-    let program_is_foreign =
-        program.strip_prefix("qemu-system-").is_some_and(|machine| !matches!(machine, "x86_64" | "i386" | "x86"));
+    // A build for one kind of machine has its name at the end: Debian's `qemu-system-x86_64-microvm`.
+    let architecture = program.strip_prefix("qemu-system-").and_then(|machine| machine.split('-').next());
+    let program_is_foreign = architecture.is_some_and(|name| !matches!(name, "x86_64" | "i386" | "x86"));
     Some(Vm {
         pid,
         name: options.name().unwrap_or(program),
@@ -262,7 +263,14 @@ mod tests {
         assert_eq!(vm("-machine accel=xen").accel, "xen");
         assert_eq!(vm("-enable-kvm").accel, "kvm");
         assert_eq!(vm("-m 64").accel, "tcg");
-        assert!(vm("-m 64").is_x86 && !parse_line("qemu-system-aarch64 -M virt").unwrap().is_x86);
+        let is_x86 = |program: &str| parse_line(&format!("{program} -m 64")).unwrap().is_x86;
+        assert!(["x86_64", "i386", "x86"].iter().all(|name| is_x86(&format!("/usr/bin/qemu-system-{name}"))));
+        assert!(is_x86("qemu-kvm") && is_x86("qemu"));
+        // Debian's own build for the microvm was refused (2026-11-25).
+        assert!(is_x86("qemu-system-x86_64-microvm"));
+        for other in ["aarch64", "aarch64-microvm", "x86_64be", "microvm-x86_64", ""] {
+            assert!(!is_x86(&format!("qemu-system-{other}")), "{other}");
+        }
         assert_eq!(vm("-name web").name, "web");
         assert_eq!(vm("-name debug-threads=on").name, "qemu-system-x86_64");
         for other in ["nginx -s reload", "", "qemu-img convert a b", "qemu-nbd -c /dev/nbd0 a"] {

@@ -12,6 +12,7 @@ use super::inject::{self, Injector};
 use super::page::{self, RunPage};
 use super::threads::{self, Descriptor, Found, Search};
 use super::vcpu::Hold;
+use super::waiting::Waiting;
 use super::{DETACH_TIMEOUT, KvmVm, RegistersBy, Vcpu, View, permission};
 use crate::Guest;
 use crate::access::{self, KnownVm, VmAccess};
@@ -109,7 +110,18 @@ impl KvmVm {
                 }
             };
             let stat = File::open(format!("/proc/{pid}/task/{id}/stat")).ok();
-            vcpus.push(Vcpu { index: descriptor.index, view, thread, is_synced: false, stat, is_silent: true });
+            vcpus.push(Vcpu {
+                index: descriptor.index,
+                view,
+                thread,
+                is_synced: false,
+                stat,
+                is_silent: true,
+                slept_at: None,
+                waiting: Waiting::new(pid, id),
+                is_outside: false,
+                paused_samples: 0,
+            });
         }
         let (memory, plan) = (Ram::default(), CopyPlan::default());
         Ok(KvmVm { vcpus, memory, candidates, plan, signals, aside: Aside::new(), warnings })

@@ -18,12 +18,14 @@
 
 mod aside;
 mod attach;
+mod halt;
 mod inject;
 mod page;
 pub(crate) mod permission;
 mod polling;
 mod threads;
 mod vcpu;
+mod waiting;
 
 use std::fs::File;
 use std::io;
@@ -31,6 +33,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use glass_profile::event::{Event, RawSample};
+use glass_profile::model::State;
 
 use crate::Guest;
 use crate::arch::x86_64::CoreState;
@@ -42,6 +45,7 @@ use aside::Aside;
 use inject::Injector;
 use page::RunPage;
 use vcpu::{Call, Hold, Thread};
+use waiting::Waiting;
 
 /// Limit of the wait for a vCPU: it may be stuck in the kernel, or wait for a CPU of a loaded host.
 const STOP_TIMEOUT: Duration = Duration::from_millis(500);
@@ -83,6 +87,13 @@ struct Vcpu {
     stat: Option<File>,
     /// The guest did not report the state of this vCPU, the last time.
     is_silent: bool,
+    /// Where a guest that does not report it was when the thread slept in `KVM_RUN`, the last time.
+    slept_at: Option<u64>,
+    waiting: Waiting,
+    /// The thread was outside of `KVM_RUN`, the last time.
+    is_outside: bool,
+    /// Samples for which its VM was paused.
+    paused_samples: u64,
 }
 
 /// The source of a vCPU's registers.
@@ -103,13 +114,37 @@ impl Vcpu {
             View::None => Ok(None),
         }
     }
+
+    /// Whether the thread has left `KVM_RUN` because the guest halts.
+    fn has_exited_to_halt(&self) -> bool {
+        matches!(&self.view, View::Page(page) if self.is_synced && page.has_exited_to_halt())
+    }
+
+    /// The sample while its VM is paused; `there` is where it is, if that is known.
+    fn paused(&mut self, there: Option<RawSample>) -> RawSample {
+        let sample = there.unwrap_or_else(|| RawSample { track: self.index, ..Default::default() });
+        if sample.state == State::NeverStarted {
+            return sample;
+        }
+        self.paused_samples += 1;
+        RawSample { state: State::Paused, ..sample }
+    }
+}
+
+/// Whether a vCPU is halted whose guest does not report it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Rest {
+    /// It is, by what its thread does.
+    is_halted: bool,
+    /// It may be, if it is behind the code of a halt: its instruction pointer, and whether the thread has slept there before.
+    at: Option<(u64, bool)>,
 }
 
 /// A stopped vCPU.
 struct Core<'a> {
     memory: &'a Ram,
     translator: Translator,
-    is_halted: bool,
+    rest: Rest,
     /// Whether that was requested.
     was_asked: bool,
 }
@@ -123,7 +158,12 @@ impl AddressSpace for Core<'_> {
 impl HeldCore for Core<'_> {
     fn is_halted(&mut self) -> Result<bool, GuestError> {
         self.was_asked = true;
-        Ok(self.is_halted)
+        let Some((address, has_slept_here)) = self.rest.at.filter(|_| !self.rest.is_halted) else {
+            return Ok(self.rest.is_halted);
+        };
+        let mut code = [0; halt::CODE_BYTES];
+        self.read(address.wrapping_sub(halt::BYTES_BEFORE), &mut code)?;
+        Ok(halt::is_behind_halt(&code, has_slept_here))
     }
 }
 
@@ -140,6 +180,11 @@ pub(crate) fn vcpu_count(pid: u32) -> io::Result<usize> {
 impl KvmVm {
     /// One sample of a vCPU; `Ok(None)` if none is possible now.
     fn sample_vcpu(&mut self, position: usize) -> Result<Option<RawSample>, GuestError> {
+        if self.vcpus[position].is_outside
+            && let Some(waited) = self.sample_waiting(position)?
+        {
+            return Ok(waited);
+        }
         let vcpu = &mut self.vcpus[position];
         // Allocated while the guest runs.
         let room = self.plan.room();
@@ -147,20 +192,60 @@ impl KvmVm {
         let sleeps = vcpu.is_silent && vcpu.stat.as_ref().is_some_and(is_asleep);
         let start_ns = monotonic_ns();
         let Hold::Yes(call) = vcpu.thread.hold(&self.signals, STOP_TIMEOUT)? else { return Ok(None) };
+        vcpu.is_outside = call.run_on.is_none();
+        // Another process has stopped all of the VMM.
+        let is_stopped = vcpu.thread.held().is_some_and(|(signal, _)| signal != libc::SIGTRAP);
         let state = vcpu.registers(call, &self.signals);
         let sample = state.and_then(|state| {
-            let Some(state) = state else { return Ok(None) };
+            let Some(state) = state else { return Ok(is_stopped.then(|| vcpu.paused(None))) };
             let translator = Translator::new(state.paging);
-            let is_halted = sleeps && call.run_on.is_some();
-            let mut core = Core { memory: &self.memory, translator, is_halted, was_asked: false };
+            let rip = state.registers.rip;
+            let is_asleep = sleeps && call.run_on.is_some();
+            let rest = Rest {
+                is_halted: is_asleep || (!call.interrupted && vcpu.has_exited_to_halt()),
+                // Code without privileges cannot halt.
+                at: (call.run_on.is_some() && state.is_privileged).then(|| (rip, vcpu.slept_at == Some(rip))),
+            };
+            let mut core = Core { memory: &self.memory, translator, rest, was_asked: false };
             let sample = self.plan.sample(vcpu.index as usize, state, &mut core, room);
             vcpu.is_silent = core.was_asked;
-            sample.map(Some)
+            if is_asleep {
+                vcpu.slept_at = Some(rip);
+            }
+            sample.map(|sample| Some(if is_stopped { vcpu.paused(Some(sample)) } else { sample }))
         });
         // Whatever the result, it resumes.
         vcpu.thread.release()?;
         let frozen_ns = vcpu.thread.take_frozen_ns();
         Ok(sample?.map(|sample| RawSample { time_ns: start_ns, frozen_ns, ..sample }))
+    }
+
+    /// One sample of a vCPU whose thread waits for another thread of the VMM, without stopping it: see [`waiting`]. `Ok(None)` if it does not wait,
+    /// `Ok(Some(None))` if no sample is possible while it does.
+    fn sample_waiting(&mut self, position: usize) -> Result<Option<Option<RawSample>>, GuestError> {
+        let vcpu = &mut self.vcpus[position];
+        let start_ns = monotonic_ns();
+        let Some(waits_long) = vcpu.waiting.look(start_ns) else { return Ok(None) };
+        let is_halted = vcpu.has_exited_to_halt();
+        let state = match &vcpu.view {
+            View::Page(page) if vcpu.is_synced => Some(page.registers()),
+            // Calls would end the wait.
+            _ => None,
+        };
+        let sample = match state {
+            None => None,
+            Some(state) => {
+                let (translator, rest) = (Translator::new(state.paging), Rest { is_halted, at: None });
+                let mut core = Core { memory: &self.memory, translator, rest, was_asked: false };
+                Some(self.plan.sample(vcpu.index as usize, state, &mut core, self.plan.room())?)
+            }
+        };
+        if !vcpu.waiting.is_unchanged() {
+            // The vCPU may have run while it was copied from.
+            return Ok(None);
+        }
+        let sample = if waits_long && !is_halted { Some(vcpu.paused(sample)) } else { sample };
+        Ok(Some(sample.map(|sample| RawSample { time_ns: start_ns, ..sample })))
     }
 
     /// Stops and resumes each vCPU without reading anything: the lower bound that samples are compared with, which is not part of the
@@ -230,6 +315,13 @@ impl Guest for KvmVm {
             }
             self.signals.wait(Duration::from_nanos(left_ns));
         }
+    }
+
+    fn remark(&self) -> Option<String> {
+        let paused = self.vcpus.iter().map(|vcpu| vcpu.paused_samples).max().filter(|samples| *samples > 0)?;
+        Some(format!(
+            "the VM was paused by its owner at {paused} samples of each vCPU: they are shown as paused, where it stood"
+        ))
     }
 
     fn tracks(&self) -> u64 {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use crate::arch::x86_64::CoreState;
-use crate::arch::x86_64::kvm::{END, VALID_REGISTERS, parse};
+use crate::arch::x86_64::kvm::{END, EXIT_HALT, EXIT_REASON, VALID_REGISTERS, parse};
 use crate::sys::Map;
 
 /// `KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS`.
@@ -34,6 +34,12 @@ impl RunPage {
         let copied = self.map.read(0, &mut bytes);
         debug_assert!(copied, "the page is longer");
         parse(&bytes)
+    }
+
+    /// Whether `KVM_RUN` has returned because the guest halts: the VMM has its APIC.
+    pub(super) fn has_exited_to_halt(&self) -> bool {
+        let mut reason = [0; 4];
+        self.map.read(EXIT_REASON as u64, &mut reason) && u32::from_ne_bytes(reason) == EXIT_HALT
     }
 }
 

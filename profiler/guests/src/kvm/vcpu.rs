@@ -25,7 +25,7 @@ const DROP_TIMEOUT: Duration = Duration::from_secs(1);
 /// The system call of a stopped thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Call {
-    /// Its file descriptor, if it is `KVM_RUN`.
+    /// Its file descriptor, if it is `KVM_RUN`, or the thread is about to enter that again after a stop.
     pub(super) run_on: Option<u64>,
     /// The stop, or a signal, has ended it.
     pub(super) interrupted: bool,
@@ -138,7 +138,9 @@ impl Thread {
             if let Some((_, registers)) = &self.held {
                 self.polling.stopped(waited_ns);
                 self.held_since_ns = Some(start_ns);
-                return Ok(Hold::Yes(call_of(registers)));
+                let is_rewound = self.rewound.is_some_and(|address| is_rewound(registers, address));
+                let again = is_rewound.then_some(Call { run_on: Some(registers.rdi), interrupted: false });
+                return Ok(Hold::Yes(again.unwrap_or(call_of(registers))));
             }
             if waited_ns >= limit_ns && !self.ended {
                 return Ok(Hold::Late);

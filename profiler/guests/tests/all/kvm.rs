@@ -126,20 +126,29 @@ fn a_vmm_that_was_stopped_stays_so() {
         assert!(status.unwrap().success());
     };
     let mut guest = attach(&fixture).unwrap();
+    // How many samples there are, and how many of them of a paused VM.
     let mut sample_for = |duration: Duration| {
-        let start = Instant::now();
+        let (start, mut all, mut paused) = (Instant::now(), 0, 0);
         while start.elapsed() < duration {
-            assert!(guest.sample().unwrap().is_some());
+            for event in guest.sample().unwrap().unwrap() {
+                let Event::Sample(sample) = event else { panic!("{event:?}") };
+                all += 1;
+                paused += u32::from(sample.state == State::Paused);
+            }
             guest.rest(glass_guests::read_clocks().monotonic_ns + 1_000_000).unwrap();
         }
+        (all, paused)
     };
+    assert_eq!(sample_for(Duration::from_millis(100)).1, 0);
     signal("-STOP");
     sample_for(Duration::from_millis(100));
     let before = fixture.rounds();
-    sample_for(Duration::from_millis(200));
+    let (all, paused) = sample_for(Duration::from_millis(200));
+    assert!(all > 10 && paused == all, "{paused} of {all}");
     assert_eq!(fixture.rounds(), before, "a sample let a stopped VMM run");
     signal("-CONT");
-    sample_for(Duration::from_millis(200));
+    sample_for(Duration::from_millis(100));
+    assert_eq!(sample_for(Duration::from_millis(100)).1, 0);
     assert!(fixture.rounds() > before, "the VMM does not resume");
     guest.detach().unwrap();
     fixture.assert_runs("after detaching");

@@ -9,7 +9,8 @@ use glass_guests::find::{self, Found};
 use glass_guests::kvm::{KvmVm, RegistersBy};
 use glass_guests::paced::Paced;
 use glass_guests::{Flow, Guest, GuestError, KnownVm, Source, VmSettings};
-use glass_profile::event::Event;
+use glass_profile::event::{Event, RawSample};
+use glass_profile::model::State;
 
 fn attach(vmm: &Vmm) -> Result<KnownVm<KvmVm>, GuestError> {
     KvmVm::attach(&vmm.vm(), vmm.settings())
@@ -90,6 +91,103 @@ fn every_choice_of_four_vcpus() {
         assert_eq!(cores, expected, "marks show which core it was");
     }
     vmm.assert_runs("after detaching");
+}
+
+/// Samples for some time; what is seen of the first vCPU.
+fn watch(guest: &mut KnownVm<KvmVm>, time: Duration) -> Vec<RawSample> {
+    let (start, mut seen) = (Instant::now(), Vec::new());
+    while start.elapsed() < time {
+        guest.rest(glass_guests::read_clocks().monotonic_ns + 2_000_000).unwrap();
+        for event in guest.sample().unwrap().unwrap() {
+            let Event::Sample(sample) = event else { panic!("{event:?}") };
+            seen.extend(Some(sample).filter(|sample| sample.track == 0));
+        }
+    }
+    seen
+}
+
+fn count(samples: &[RawSample], state: State) -> usize {
+    samples.iter().filter(|sample| sample.state == state).count()
+}
+
+/// How soon a VM that is paused is seen to be, and how long it is watched after that.
+const SEEN: Duration = Duration::from_millis(200);
+const WATCHED: Duration = Duration::from_millis(300);
+
+/// A VM that was paused while it was sampled was shown as running, at one address (2026-11-25).
+#[test]
+fn a_vm_that_is_paused_while_it_is_sampled_is_shown_so() {
+    let Some(mut vmm) = Vmm::start("paused", &["vcpus=2"]) else { return };
+    for by in [RegistersBy::Page, RegistersBy::Calls] {
+        let mut guest = KvmVm::attach_by(by, &vmm.vm(), vmm.settings()).unwrap();
+        assert!(guest.remark().is_none());
+        for round in 0..3 {
+            let running = watch(&mut guest, WATCHED);
+            assert_eq!(count(&running, State::Running), running.len(), "{by:?}, {round}");
+            pause_while_sampled(&mut vmm, &mut guest);
+            let before = (vmm.rounds(0), vmm.rounds(1));
+            watch(&mut guest, SEEN);
+            let paused = watch(&mut guest, WATCHED);
+            assert!(paused.len() > 10, "{} samples, {by:?}, {round}", paused.len());
+            assert_eq!(count(&paused, State::Paused), paused.len(), "{by:?}, {round}");
+            assert!(paused.iter().all(|sample| sample.frozen_ns == 0), "it is not stopped in addition");
+            if by == RegistersBy::Page {
+                let stack = |sample: &RawSample| sample.segments[0].clone();
+                assert!(paused.iter().all(|sample| stack(sample) == stack(&paused[0])), "where it stands");
+                assert!(!paused[0].segments[0].stack[0].1.is_empty(), "with its stack");
+            }
+            assert_eq!((vmm.rounds(0), vmm.rounds(1)), before, "it ran meanwhile");
+            vmm.order(Order::Continue);
+            vmm.assert_runs("when its owner lets it");
+        }
+        watch(&mut guest, SEEN);
+        let remark = guest.remark().unwrap();
+        assert!(remark.contains("was paused by its owner"), "{remark}");
+        guest.detach().unwrap();
+        vmm.assert_runs("after detaching");
+    }
+}
+
+/// Signals of the VMM go through the hands of the profiler, so it has to sample while the VMM pauses.
+fn pause_while_sampled(vmm: &mut Vmm, guest: &mut KnownVm<KvmVm>) {
+    vmm.order(Order::Pause);
+    let start = Instant::now();
+    while !vmm.has_done(Order::Pause) {
+        assert!(start.elapsed() < PATIENCE, "it is not paused");
+        watch(guest, Duration::from_millis(5));
+    }
+}
+
+/// The thread of a halted vCPU waits on a condition too, if the VMM has the APIC: such a guest is idle.
+#[test]
+fn a_vcpu_whose_vmm_waits_for_its_interrupts_is_idle() {
+    let Some(mut vmm) = Vmm::start_with("halts", &["-DHALTS"], &[]) else { return };
+    let mut guest = attach(&vmm).unwrap();
+    let seen = watch(&mut guest, Duration::from_secs(1));
+    let (idle, running) = (count(&seen, State::Idle), count(&seen, State::Running));
+    assert_eq!(idle + running, seen.len(), "it is not paused");
+    // It halts for 50 ms in turn with some 10 of computing, or with more where rdtsc is emulated.
+    assert!(idle * 4 > seen.len() && running * 50 > seen.len(), "{idle} idle and {running} running");
+    assert!(guest.remark().is_none());
+    guest.detach().unwrap();
+    vmm.wait_for("it halts and runs", |vmm| vmm.rounds(0) > 20);
+}
+
+/// KVM polls before a halted vCPU's thread sleeps: that was running (2026-11-25).
+#[test]
+fn a_halted_vcpu_for_which_kvm_polls_is_idle() {
+    let Some(vmm) = Vmm::start_with("polls", &["-DHALTS"], &["apic"]) else { return };
+    let mut guest = attach(&vmm).unwrap();
+    let mut on_cpu = 0;
+    let mut seen = Vec::new();
+    for _ in 0..50 {
+        let stat = std::fs::read_to_string(vmm.thread(0).join("stat")).unwrap();
+        on_cpu += u32::from(stat.rsplit_once(") ").unwrap().1.starts_with('R'));
+        seen.extend(watch(&mut guest, Duration::from_millis(10)));
+    }
+    eprintln!("{on_cpu} of 50 times KVM polled");
+    assert_eq!(count(&seen, State::Idle), seen.len(), "{} of {} running", count(&seen, State::Running), seen.len());
+    guest.detach().unwrap();
 }
 
 fn tracer(vmm: &Vmm, vcpu: u32) -> String {

@@ -1,11 +1,12 @@
 // A small VMM for tests: loads a guest's ELF file and runs it by KVM, one thread for each vCPU.
-//   vmm GUEST STATUS [vcpus=4] [sealed|plain|anonymous|shared|nodes] [seccomp] [signals=HZ] [gaps]
+//   vmm GUEST STATUS [vcpus=4] [sealed|plain|anonymous|shared|nodes] [seccomp] [signals=HZ] [gaps] [apic]
 // RAM is a memfd that cannot shrink, one that can, memory that only this process has, as solo5-hvt has it
 // (shared memory without a file, of which the guest's code is protected), or two memfds of one size. With `seccomp`
 // the vCPUs' threads may make no system call but KVM_RUN and the return from a signal. With `signals`
 // the first vCPU's thread gets a signal that often, each after the one before has arrived. STATUS is a
 // file through which the test sees what has happened, and gives commands. With `gaps` only each second number is that of
-// a vCPU, as with APIC ids on machines whose number of cores is no power of two.
+// a vCPU, as with APIC ids on machines whose number of cores is no power of two. With `apic` KVM has the APICs, and polls for a second before
+// the thread of a halted vCPU sleeps; without, that thread waits here for 50 ms, on a condition, as in QEMU with `kernel-irqchip=off`.
 #define _GNU_SOURCE
 #include <elf.h>
 #include <errno.h>
@@ -24,19 +25,20 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #define RAM_BYTES (64ul << 20)
 #define VCPUS_MAX 4
 
-enum command { NONE, SHRINK_RAM, END_SECOND_VCPU, EXEC };
+enum command { NONE, SHRINK_RAM, END_SECOND_VCPU, EXEC, PAUSE, CONTINUE };
 
 struct status {
-    volatile uint64_t ready, sent, received, swallowed, interrupted, command;
+    volatile uint64_t ready, sent, received, swallowed, interrupted, command, done;
 };
 
 static struct status *status;
-static int vm, memory_fd = -1, ring_filter, ids_apart = 1;
+static int vm, memory_fd = -1, ring_filter, ids_apart = 1, has_apic;
 static uint8_t *ram;
 
 struct vcpu {
@@ -44,8 +46,12 @@ struct vcpu {
     struct kvm_run *run;
     pthread_t thread;
     volatile pid_t id;
+    volatile int waits;
 };
 static struct vcpu vcpus[VCPUS_MAX];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t condition = PTHREAD_COND_INITIALIZER;
+static volatile int is_paused;
 
 static void fail(const char *what) {
     perror(what);
@@ -77,6 +83,28 @@ static void forbid_other_calls(void) {
     checked(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), "seccomp");
 }
 
+// Waits until the VM is not paused.
+static void wait_while_paused(struct vcpu *vcpu) {
+    if (!is_paused) return;
+    pthread_mutex_lock(&lock);
+    vcpu->waits = 1;
+    while (is_paused) pthread_cond_wait(&condition, &lock);
+    vcpu->waits = 0;
+    pthread_mutex_unlock(&lock);
+}
+
+// Waits for an interrupt, of which there is none: the vCPU resumes after a while.
+static void wait_halted(void) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 50000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&lock);
+    pthread_cond_timedwait(&condition, &lock, &until);
+    pthread_mutex_unlock(&lock);
+}
+
 static void *run_vcpu(void *argument) {
     struct vcpu *vcpu = argument;
     char name[16];
@@ -85,6 +113,7 @@ static void *run_vcpu(void *argument) {
     vcpu->id = syscall(SYS_gettid);
     if (ring_filter) forbid_other_calls();
     for (;;) {
+        wait_while_paused(vcpu);
         int result = ioctl(vcpu->fd, KVM_RUN, 0);
         if (vcpu->index == 1 && status->command == END_SECOND_VCPU) return 0;
         if (result < 0 && errno == EINTR) {
@@ -94,6 +123,8 @@ static void *run_vcpu(void *argument) {
             usleep(1000);
         } else if (result < 0) {
             fail("KVM_RUN");
+        } else if (vcpu->run->exit_reason == KVM_EXIT_HLT) {
+            wait_halted();
         } else if (vcpu->run->exit_reason != KVM_EXIT_INTR && status->command == NONE) {
             fprintf(stderr, "vcpu %d: exit %u\n", vcpu->index, vcpu->run->exit_reason);
             exit(1);
@@ -189,6 +220,26 @@ static void make_ram(const char *kind) {
     }
 }
 
+// Pauses the VM or continues it, and waits until each vCPU has noticed.
+static void set_paused(int cores, int paused) {
+    pthread_mutex_lock(&lock);
+    is_paused = paused;
+    pthread_cond_broadcast(&condition);
+    pthread_mutex_unlock(&lock);
+    for (int i = 0; i < cores; i++)
+        while (vcpus[i].waits != paused) {
+            // One that was about to enter the guest has not seen the signal before.
+            if (paused) syscall(SYS_tgkill, getpid(), vcpus[i].id, SIGUSR1);
+            usleep(1000);
+        }
+}
+
+static void add_apics(void) {
+    checked(ioctl(vm, KVM_CREATE_IRQCHIP, 0), "KVM_CREATE_IRQCHIP");
+    struct kvm_enable_cap poll = {.cap = KVM_CAP_HALT_POLL, .args = {1000000000}};
+    checked(ioctl(vm, KVM_ENABLE_CAP, &poll), "KVM_CAP_HALT_POLL");
+}
+
 // Sends a signal and waits until it has arrived, for a second at most.
 static void send_one(void) {
     uint64_t before = status->received;
@@ -207,6 +258,7 @@ int main(int count, char **arguments) {
         else if (!strncmp(arguments[i], "signals=", 8)) rate = atoi(arguments[i] + 8);
         else if (!strcmp(arguments[i], "seccomp")) ring_filter = 1;
         else if (!strcmp(arguments[i], "gaps")) ids_apart = 2;
+        else if (!strcmp(arguments[i], "apic")) has_apic = 1;
         else kind = arguments[i];
     }
     if (cores < 1 || cores > VCPUS_MAX) return 2;
@@ -219,6 +271,7 @@ int main(int count, char **arguments) {
     int kvm = checked(open("/dev/kvm", O_RDWR | O_CLOEXEC), "/dev/kvm");
     vm = checked(ioctl(kvm, KVM_CREATE_VM, 0), "KVM_CREATE_VM");
     make_ram(kind);
+    if (has_apic) add_apics();
     uint64_t entry, other = load(arguments[1], &entry, "entry_other");
     if (!strcmp(kind, "shared")) checked(mprotect(ram + 0x200000, 4096, PROT_READ), "mprotect");
     struct sigaction action = {.sa_handler = on_signal};
@@ -232,6 +285,10 @@ int main(int count, char **arguments) {
         usleep(rate ? 1000000 / rate : 1000);
         if (status->command == done) continue;
         done = status->command;
+        if (done == PAUSE || done == CONTINUE) {
+            set_paused(cores, done == PAUSE);
+            status->done = done;
+        }
         if (done == SHRINK_RAM) checked(ftruncate(memory_fd, 0), "shrink");
         if (done == EXEC) execlp("sleep", "sleep", "60", (char *)0);
         if (done == END_SECOND_VCPU) {

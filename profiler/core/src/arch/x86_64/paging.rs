@@ -10,6 +10,10 @@ const ENTRY_PRESENT: u64 = 1;
 const ENTRY_LARGE: u64 = 1 << 7;
 const ENTRY_ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 const PAGE_BYTES: u64 = 4096;
+/// What distinguishes the CR3 of a process from that of its kernel in a Linux with page table isolation
+/// (`PTI_USER_PGTABLE_AND_PCID_MASK` of `arch/x86/entry/calling.h`): its tables are in the page behind the kernel's, and its
+/// number of an address space (PCID) has bit 11.
+const CR3_ISOLATED: u64 = 1 << 12 | 1 << 11;
 
 /// The registers that control address translation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -28,6 +32,14 @@ impl Paging {
     /// Whether the core is in long mode, as far as the registers show.
     pub(super) fn is_long(&self) -> bool {
         self.cr0 & CR0_PAGING != 0 && !self.is_legacy()
+    }
+
+    /// The page tables of the kernel, if these may be the ones that a Linux with page table isolation (KPTI) gives to the same process
+    /// while it runs. Whether they are is for their contents to show: in other guests the page in front of these is any page.
+    #[must_use]
+    pub fn of_isolating_kernel(&self) -> Option<Paging> {
+        const TABLES: u64 = CR3_ISOLATED & ENTRY_ADDRESS;
+        (self.is_long() && self.cr3 & TABLES != 0).then_some(Paging { cr3: self.cr3 & !CR3_ISOLATED, ..*self })
     }
 
     /// Paging of another mode than the 64-bit one: a guest that still boots, or a 32-bit one. Its
@@ -202,6 +214,15 @@ mod tests {
         let mut bytes = [0; 8];
         assert_eq!(Translator::new(paging).read(&fake, 0xffff_8000_0040_0ff8, &mut bytes), 8);
         assert_eq!(bytes[0], 11);
+    }
+
+    #[test]
+    fn the_tables_of_a_kernel_that_isolates_them() {
+        let of = |cr3| Paging { cr3, ..PAGING }.of_isolating_kernel().map(|paging| paging.cr3);
+        // With numbers of address spaces and without.
+        assert_eq!((of(0x3806), of(0x3000)), (Some(0x2006), Some(0x2000)));
+        assert_eq!((of(0x2006), of(0x2806)), (None, None), "those of the kernel itself");
+        assert_eq!(Paging { cr3: 0x3000, cr4: 0, ..PAGING }.of_isolating_kernel(), None, "a 32-bit guest");
     }
 
     #[test]

@@ -7,10 +7,13 @@ use glass_profile::arch::x86_64::paging::Paging;
 use super::CoreState;
 
 // Offsets in bytes. They are the kernel's interface to programs and never change.
+pub(crate) const EXIT_REASON: usize = 8;
 pub(crate) const VALID_REGISTERS: usize = 288;
 const GENERAL: usize = 304;
 const SYSTEM: usize = GENERAL + GENERAL_BYTES;
 pub(crate) const END: usize = SYSTEM + SYSTEM_BYTES;
+/// `KVM_EXIT_HLT`.
+pub(crate) const EXIT_HALT: u32 = 5;
 /// Bytes of `struct kvm_regs` and `struct kvm_sregs`.
 pub(crate) const GENERAL_BYTES: usize = 18 * 8;
 pub(crate) const SYSTEM_BYTES: usize = 312;
@@ -63,7 +66,7 @@ mod tests {
     #[test]
     fn registers_are_where_the_kernel_puts_them() {
         // Numbers from a C program that printed offsetof() of linux/kvm.h.
-        assert_eq!((VALID_REGISTERS, GENERAL, SYSTEM, END), (288, 304, 448, 760));
+        assert_eq!((EXIT_REASON, VALID_REGISTERS, GENERAL, SYSTEM, END), (8, 288, 304, 448, 760));
         let mut bytes = [0u8; END];
         // CR0 with paging and protection, CR4 with extensions of addresses, EFER with long mode.
         for (at, value) in

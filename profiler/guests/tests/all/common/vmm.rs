@@ -23,6 +23,8 @@ pub enum Order {
     ShrinkRam = 1,
     EndSecondVcpu = 2,
     Exec = 3,
+    Pause = 4,
+    Continue = 5,
 }
 
 /// What the VMM counts.
@@ -48,17 +50,19 @@ pub struct Vmm {
 impl Vmm {
     /// Starts one; `None` after printing why the test is skipped.
     pub fn start(name: &str, options: &[&str]) -> Option<Vmm> {
+        Vmm::start_with(name, &[], options)
+    }
+
+    /// Starts one whose guest is built with more flags.
+    pub fn start_with(name: &str, flags: &[&str], options: &[&str]) -> Option<Vmm> {
         if let Err(error) = std::fs::File::options().read(true).write(true).open("/dev/kvm") {
             skip(&format!("/dev/kvm cannot be used ({error})"));
             return None;
         }
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = Folder::new(name).unwrap();
-        let elf = build(
-            folder.path(),
-            "guest.elf",
-            &["-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables", "-DUNIT=40"],
-        )?;
+        let usual = ["-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables", "-DUNIT=40"];
+        let elf = build(folder.path(), "guest.elf", &[&usual, flags].concat())?;
         let program = folder.file("vmm");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/vmm.c");
         let mut cc = Command::new("cc");
@@ -111,6 +115,11 @@ impl Vmm {
         use std::os::unix::fs::FileExt;
         let file = std::fs::File::options().write(true).open(self.folder.file("status")).unwrap();
         file.write_all_at(&(order as u64).to_le_bytes(), 5 * 8).unwrap();
+    }
+
+    /// Whether the last order is carried out.
+    pub fn has_done(&self, order: Order) -> bool {
+        self.word(6) == order as u64
     }
 
     /// A core's counter: it grows while the core runs.
