@@ -3,17 +3,24 @@ export PATH HOME=/root TERM
 cd /tmp
 
 # linux NAME [VCPUS [WORDS]]: starts a Linux guest with a load on its vCPU 0, and returns at once. It writes to $shared/NAME.log; its pid is in
-# /tmp/NAME.pid. WORDS are for its kernel's command line. Its monitor is a pair of pipes, see `monitor`.
+# /tmp/NAME.pid. WORDS are for its kernel's command line. Its monitor is a pair of pipes, see `monitor`. What QEMU
+# reports, and its end, are in $shared/NAME.end.
 linux() {
     local name=$1 vcpus=${2:-2} words=${3:-}
     rm -f "/tmp/$name.monitor.in" "/tmp/$name.monitor.out"
     mkfifo "/tmp/$name.monitor.in" "/tmp/$name.monitor.out"
-    setsid "${LAB_QEMU:-qemu-system-x86_64}" -name "$name,debug-threads=on" -M microvm,acpi=on,pcie=off,memory-backend=ram -accel kvm -cpu host \
-        -smp "$vcpus" -m 256 -object memory-backend-memfd,id=ram,size=256M,share=on -nodefaults -no-user-config -display none -no-reboot \
-        -serial "file:$shared/$name.log" -chardev "pipe,id=monitor,path=/tmp/$name.monitor" -mon chardev=monitor,mode=readline \
-        -kernel "$image/kernel" -initrd "$image/guest-files" -append "console=ttyS0 panic=-1 quiet cryptomgr.notests $words" \
-        </dev/null >"/tmp/$name.errors" 2>&1 &
-    echo $! >"/tmp/$name.pid"
+    # Debian's QEMU for this one kind of machine starts six times faster here.
+    local qemu
+    qemu=$(command -v qemu-system-x86_64-microvm || echo qemu-system-x86_64)
+    {
+        code=0
+        setsid "$qemu" -name "$name,debug-threads=on" -M microvm,acpi=on,pcie=off,memory-backend=ram -accel kvm -cpu host -smp "$vcpus" \
+            -m 256 -object memory-backend-memfd,id=ram,size=256M,share=on -nodefaults -no-user-config -display none -no-reboot \
+            -serial "file:$shared/$name.log" -chardev "pipe,id=monitor,path=/tmp/$name.monitor" -mon chardev=monitor,mode=readline \
+            -pidfile "/tmp/$name.pid" -kernel "$image/kernel" -initrd "$image/guest-files" \
+            -append "console=ttyS0 earlyprintk=ttyS0 panic=-1 quiet cryptomgr.notests $words" || code=$?
+        echo "QEMU ended with the code $code"
+    } </dev/null >"$shared/$name.end" 2>&1 &
     [ -s /tmp/kallsyms ] || grep -v ']$' /proc/kallsyms >/tmp/kallsyms
 }
 
