@@ -13,15 +13,14 @@ pub fn run() -> Result<()> {
     packages::ensure(packages::FOR_LAB)?;
     let mut steps = Steps::new(2);
     let step = steps.begin("build glass and the upload queue", None);
-    build::glass()?;
-    step.done(&build::queue_image()?);
+    step.done(&build::for_lab()?);
     let step = steps.begin("make the machine of Debian's packages", None);
     let parts = Parts::get()?;
     step.done("");
     drop(steps);
     eprintln!("booting, some 10 s; Ctrl-A X ends the machine at once");
     let queue = programs::image("upload-queue").context("the image of the queue is not where it was built")?;
-    let status = svm::prompt(&parts, &build::programs(), &queue)?;
+    let status = svm::prompt(&parts, &build::tested(), &queue)?;
     ensure!(status.success(), "QEMU ended with {status}");
     Ok(())
 }

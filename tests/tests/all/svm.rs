@@ -6,7 +6,7 @@ use glass_tests::emulated::{Failure, Machine};
 use glass_tests::limit::{say, within};
 use glass_tests::linux::{self, Stack};
 use glass_tests::programs;
-use glass_tests::stacks::{self, State, Track};
+use glass_tests::stacks::{self, Piece, State, Track};
 use glass_tests::svm::{Lab, Parts};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -27,8 +27,6 @@ const LINUX_PATIENCE: Duration = Duration::from_secs(180);
 const LINE_PATIENCE: Duration = Duration::from_secs(30);
 /// Few enough that none is dropped: a pause takes milliseconds where everything is emulated.
 const RATE: &str = "--rate 25";
-/// How much of a vCPU that always computes may be shown as idle.
-const IDLE_PERCENT_MAX: f64 = 2.0;
 /// How far the idle share of a vCPU may be from what the guest itself counts.
 const IDLE_ERROR_PERCENT_MAX: f64 = 10.0;
 
@@ -114,7 +112,9 @@ fn run(parts: &Parts, glass: &Path, queue: &Path) -> End {
         let result = catch_unwind(AssertUnwindSafe(|| case(&mut guests)));
         let verdict = if result.is_ok() { "ok" } else { "FAILED" };
         say(&format!("svm {name}: {verdict}, {:.1} s", start.elapsed().as_secs_f64()));
-        if result.is_err() {
+        if let Err(panic) = result {
+            let message = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+            say(&format!("svm {name}: {}", message.unwrap_or("a panic without a message")));
             failed.push(name);
             match guests.lab.machine.failure() {
                 Some(failure @ Failure::Panic(_)) => return End::Panic(failure.to_string()),
@@ -283,6 +283,12 @@ fn a_service_of_two_cores(guests: &mut Guests) {
     assert!(guests.lab.text("queue.log").contains("upload-queue: ended"), "{}", guests.lab.text("queue.log"));
 }
 
+/// Linux under KVM halts a vCPU that waits for a spinlock, until its holder, whose vCPU does not run just now, has released it. For `glass` that is
+/// idle, for Linux it is not.
+fn waits_for_a_lock(piece: &Piece) -> bool {
+    piece.state == State::Idle && piece.functions.iter().any(|name| name == "kvm_wait")
+}
+
 /// Linux by the list of its symbols alone: the stacks of a vCPU that always computes, and the idle share of one that waits.
 fn a_linux_of_two_vcpus(guests: &mut Guests) {
     guests.wait_for_linux();
@@ -302,14 +308,10 @@ fn a_linux_of_two_vcpus(guests: &mut Guests) {
     let tracks = guests.tracks("linux");
     assert_eq!(tracks.len(), 2, "{tracks:?}");
     let [busy, waiting] = &tracks[..] else { panic!("{tracks:?}") };
-    let busy_percent = busy.percent_in(State::Running);
-    let others: Vec<_> = busy.known().filter(|piece| piece.state != State::Running).collect();
-    assert!(busy_percent >= 100.0 - IDLE_PERCENT_MAX, "vCPU 0 computes {busy_percent:.1} % of the time: {others:?}");
-    let stack = |piece: &stacks::Piece| Stack {
-        functions: piece.functions.clone(),
-        broken: piece.broken.clone(),
-        weight: piece.ns,
-    };
+    let idle: Vec<_> = busy.known().filter(|piece| piece.state != State::Running && !waits_for_a_lock(piece)).collect();
+    assert!(idle.is_empty() && busy.ns_in(State::Running) > 0, "vCPU 0 computes all the time: {idle:?}");
+    let stack =
+        |piece: &Piece| Stack { functions: piece.functions.clone(), broken: piece.broken.clone(), weight: piece.ns };
     linux::check(&busy.known().map(stack).collect::<Vec<_>>());
     // user nice system idle iowait irq softirq steal, in ticks (proc_stat(5)).
     let times: Vec<u64> = before.iter().zip(&after).map(|(before, after)| after - before).take(8).collect();
@@ -317,10 +319,12 @@ fn a_linux_of_two_vcpus(guests: &mut Guests) {
     let idle = (times[3] + times[4]) as f64 / all;
     // Woken and waiting for a CPU of the host it is idle for `glass`, which sees it at its `hlt`, and stolen from for Linux.
     let idle = idle - IDLE_ERROR_PERCENT_MAX..=idle + times[7] as f64 / all + IDLE_ERROR_PERCENT_MAX;
-    let shown = waiting.percent_in(State::Idle);
+    let locked: u64 = waiting.known().filter(|piece| waits_for_a_lock(piece)).map(|piece| piece.ns).sum();
+    let known: u64 = waiting.known().map(|piece| piece.ns).sum();
+    let shown = (waiting.ns_in(State::Idle) - locked) as f64 * 100.0 / known as f64;
     say(&format!("svm linux: vCPU 1 is idle for {shown:.1} % of the time, Linux counts {times:?}"));
     assert!(idle.contains(&shown), "{shown:.1} % idle, and not in {idle:.1?}: {times:?}");
-    for piece in waiting.known().filter(|piece| piece.state == State::Idle) {
+    for piece in waiting.known().filter(|piece| piece.state == State::Idle && !waits_for_a_lock(piece)) {
         assert!(piece.functions.iter().any(|name| name == "do_idle"), "{piece:?}");
     }
     guests.assert_linux_is_released();
