@@ -1,6 +1,6 @@
 //! Builds the products that tests, demo and benchmarks run.
 
-use crate::run;
+use crate::{run, suite};
 use anyhow::{Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -192,6 +192,12 @@ fn traced_variants() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Builds the command `glass` and the image of the queue as tests have them; returns the report of `glass build`.
+pub fn for_lab() -> Result<String> {
+    suite::build_glass()?;
+    run::shown(&mut glass_build(&tested().join("glass"), &["build", "upload-queue"])).map(|said| last_line(&said))
 }
 
 /// Builds the image of the queue alone and returns the report of `glass build`.

@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask check | test | fuzz | mutants | miri | demo | bench | static`.
+//! The project's own commands: `cargo xtask check | test | fuzz | mutants | miri | demo | bench | lab | static`.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -7,6 +7,7 @@ mod check;
 mod demo;
 mod demo_files;
 mod fuzz;
+mod lab;
 mod miri;
 mod mutants;
 mod packages;
@@ -48,6 +49,8 @@ enum Command {
     Demo(demo::Options),
     /// Measures, and prints comparable programs measured in the same run
     Bench(bench::Options),
+    /// Boots an emulated machine with an ordinary KVM and gives a prompt in it, for guests that this machine's KVM cannot run
+    Lab,
     /// Builds glass as one file without shared libraries, for a dom0 of Xen or any other system; prints where it is
     Static,
 }
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Command::Miri => miri::run(),
         Command::Demo(options) => demo::run(&options),
         Command::Bench(options) => bench::run(&options),
+        Command::Lab => lab::run(),
         Command::Static => build::static_glass().map(|glass| println!("{}", glass.display())),
     };
     match result {

@@ -56,6 +56,8 @@ const DWZ: Package = Package { program: "dwz", package: "dwz", purpose: "debug i
 /// What `cargo xtask test` needs.
 pub const FOR_TEST: &[Package] =
     &[QEMU, CURL, CHROMIUM, GCC, MUSL, GO, NODE, NPM, PIP, BABELTRACE, DWZ, MKFS_FAT, MCOPY];
+/// What `cargo xtask lab` needs.
+pub const FOR_LAB: &[Package] = &[QEMU, CURL];
 /// What `cargo xtask demo` needs as a VM.
 pub const FOR_DEMO_VM: &[Package] = &[QEMU, CURL];
 /// What `cargo xtask demo --platform linux` needs.

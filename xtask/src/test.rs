@@ -19,6 +19,9 @@ const END_TO_END_THREADS: &str = "--test-threads=4";
 /// tests on the host.
 const LONGEST_END_TO_END: [&str; 3] = ["xen_services::", "first_service::", "web::a_daemon_that_ends_is_an_error"];
 
+/// The start of the names of tests in an emulated machine with an ordinary KVM, which uses both cores: they run alone.
+const SVM: &str = "svm::";
+
 /// The package whose tests run guests that never sleep: beside other tests, such a guest runs for longer and uses a core all that time.
 const BUSY: &str = "glass-guests";
 /// The packages with the longest tests of the others, the longest last.
@@ -31,7 +34,7 @@ const REPORT: &str = "glass-report";
 pub struct Options {
     /// Only tests whose names contain one of these
     names: Vec<String>,
-    /// Only one part: host, docs, scripts, ring, end-to-end, process, kvm, tcg, benchmarks, or a crate by its name or folder
+    /// Only one part: host, docs, scripts, ring, end-to-end, process, kvm, tcg, svm, benchmarks, or a crate by its name or folder
     #[arg(long, value_name = "PART")]
     only: Option<String>,
     /// Run the tests this often and count the failures of each
@@ -66,6 +69,8 @@ enum Part {
     EndToEnd,
     /// The end-to-end tests of one platform: process, kvm or tcg.
     World(String),
+    /// Those in an emulated machine with an ordinary KVM.
+    Svm,
     /// Each benchmark for a moment.
     Benchmarks,
     /// All tests of a package that does not need built programs.
@@ -85,6 +90,7 @@ impl Part {
             Some("ring") => Part::Ring,
             Some("end-to-end" | END_TO_END | "tests") => Part::EndToEnd,
             Some(world @ ("process" | "kvm" | "tcg")) => Part::World(world.to_owned()),
+            Some("svm") => Part::Svm,
             Some("benchmarks") => Part::Benchmarks,
             Some(name) => package(name)?,
         })
@@ -122,6 +128,11 @@ impl Part {
         matches!(self, Part::All | Part::EndToEnd | Part::World(_))
     }
 
+    /// Only where it is named: ten repeats of it have not been shown to hold yet.
+    fn has_svm(&self) -> bool {
+        *self == Part::Svm
+    }
+
     /// With `--ci`, or where they are named.
     fn has_benchmarks(&self, options: &Options) -> bool {
         *self == Part::Benchmarks || (*self == Part::All && options.ci && options.names.is_empty())
@@ -129,12 +140,13 @@ impl Part {
 
     /// Whether services are built, as a step of their own.
     fn has_services(&self) -> bool {
-        self.has_end_to_end() || *self == Part::Benchmarks
+        self.has_end_to_end() || self.has_svm() || *self == Part::Benchmarks
     }
 
     fn step_count(&self, options: &Options) -> usize {
         let on_the_host = [
             self.has_busy(),
+            self.has_svm(),
             self.has_host(),
             self.has_docs(),
             self.has_scripts(),
@@ -152,7 +164,9 @@ impl Part {
         match self {
             // Always all of them: in another selection dependencies have other features, and are built once more. `--lib`: the MPI
             // library is a file that programs load.
-            Part::All | Part::Host | Part::EndToEnd | Part::World(_) | Part::Benchmarks => vec!["--workspace", "--lib"],
+            Part::All | Part::Host | Part::EndToEnd | Part::World(_) | Part::Svm | Part::Benchmarks => {
+                vec!["--workspace", "--lib"]
+            }
             Part::Package { name, .. } => vec!["--package", name],
             Part::Docs | Part::Scripts | Part::Ring => vec![],
         }
@@ -169,7 +183,7 @@ fn package(name_or_folder: &str) -> Result<Part> {
         |package: &&Value| package["name"] == name_or_folder || package["manifest_path"].as_str() == manifest.to_str();
     let found = packages.iter().find(is_meant).with_context(|| {
         format!(
-            "there is no part {name_or_folder:?}: give host, docs, scripts, ring, end-to-end, process, kvm, tcg, benchmarks, or a crate's name or folder"
+            "there is no part {name_or_folder:?}: give host, docs, scripts, ring, end-to-end, process, kvm, tcg, svm, benchmarks, or a crate's name or folder"
         )
     })?;
     let name = found["name"].as_str().context("a package has no name")?.to_owned();
@@ -248,7 +262,7 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     (result, start.elapsed())
 }
 
-/// Runs the tests of `part`: first those that use both cores, then the others on the host, then those end to end, and beside these two
+/// Runs the tests of `part`: first those that use both cores, by themselves, then the others on the host, then those end to end, and beside these two
 /// what fills the cores while they wait.
 fn run_once(part: &Part, options: &Options, programs: &[Program], steps: &mut Steps) -> Result<Tally> {
     let steps = &Mutex::new(steps);
@@ -259,7 +273,10 @@ fn run_once(part: &Part, options: &Options, programs: &[Program], steps: &mut St
     if !busy.is_empty() {
         total.add(counted(steps, "tests with busy guests", || on_the_host(busy, options))?);
     }
-    let (longest, rest) = end_to_end(programs, part, options)?;
+    let [svm, longest, rest] = end_to_end(programs, part, options)?;
+    if part.has_svm() {
+        total.add(counted(steps, "tests under an ordinary KVM, emulated", || Ok(run_end_to_end(svm, options)))?);
+    }
     std::thread::scope(|scope| {
         let longest = scope.spawn(|| run_end_to_end(longest, options));
         if !others.is_empty() {
@@ -352,11 +369,11 @@ fn is_host(program: &Program, part: &Part) -> bool {
 /// Programs, each with the names of some of its tests.
 type Selected<'a> = Vec<(&'a Program, Vec<String>)>;
 
-/// The selected tests end to end: the longest, and the others.
-fn end_to_end<'a>(programs: &'a [Program], part: &Part, options: &Options) -> Result<(Selected<'a>, Selected<'a>)> {
-    let (mut longest, mut rest) = (Selected::new(), Selected::new());
-    if !part.has_end_to_end() {
-        return Ok((longest, rest));
+/// The selected tests end to end: those that run alone, the longest of the others, and the rest.
+fn end_to_end<'a>(programs: &'a [Program], part: &Part, options: &Options) -> Result<[Selected<'a>; 3]> {
+    let (mut svm, mut longest, mut rest) = (Selected::new(), Selected::new(), Selected::new());
+    if !part.has_end_to_end() && !part.has_svm() {
+        return Ok([svm, longest, rest]);
     }
     let module = match part {
         Part::World(world) => format!("::{world}::"),
@@ -368,11 +385,16 @@ fn end_to_end<'a>(programs: &'a [Program], part: &Part, options: &Options) -> Re
     let is_longest = |test: &String| LONGEST_END_TO_END.iter().any(|start| test.starts_with(start));
     for program in programs.iter().filter(|program| program.package == END_TO_END) {
         let chosen = program.tests()?.into_iter().filter(is_chosen);
-        let (of_longest, of_rest) = chosen.partition(|test| program.is_integration() && is_longest(test));
-        longest.push((program, of_longest));
-        rest.push((program, of_rest));
+        let (of_svm, others): (Vec<_>, Vec<_>) =
+            chosen.partition(|test| program.is_integration() && test.starts_with(SVM));
+        let (of_longest, of_rest) = others.into_iter().partition(|test| program.is_integration() && is_longest(test));
+        svm.push((program, of_svm));
+        if part.has_end_to_end() {
+            longest.push((program, of_longest));
+            rest.push((program, of_rest));
+        }
     }
-    Ok((longest, rest))
+    Ok([svm, longest, rest])
 }
 
 fn run_end_to_end(selected: Selected, options: &Options) -> Tally {
@@ -435,6 +457,7 @@ mod tests {
         let parse = |text| Part::parse(Some(text)).unwrap();
         assert_eq!(parse("end-to-end"), Part::EndToEnd);
         assert_eq!(parse("kvm"), Part::World("kvm".into()));
+        assert!(parse("svm").has_svm() && !parse("svm").has_end_to_end() && !parse("end-to-end").has_svm());
         let net = Part::Package { name: "glass-net".into(), has_library: true };
         assert_eq!([parse("lib/net"), parse("glass-net")], [net.clone(), net]);
         // A program cannot have examples.

@@ -57,7 +57,7 @@ impl World {
         let configuration = format!(
             "name = \"service\"\ntype = \"pvh\"\nkernel = \"{SHARED}/{image}\"\nmemory = {memory_mib}\nvcpus = 2\ntsc_mode = \"native\"\non_poweroff = \"destroy\"\non_crash = \"destroy\"\n{devices}extra = \"{line}\"\n"
         );
-        self.shared.write("service.cfg", configuration.as_bytes())?;
+        self.machine.shared.write("service.cfg", configuration.as_bytes())?;
         self.expect(&format!("rm -f {SERVICE_LOG}; xl create -q {SHARED}/service.cfg"), SCRIPT).map(drop)
     }
 
@@ -68,7 +68,7 @@ impl World {
         if is_new {
             std::fs::File::create(disk).with_context(|| format!("cannot create {}", disk.display()))?;
         }
-        std::fs::hard_link(disk, self.shared.file(QUEUE_DISK))?;
+        std::fs::hard_link(disk, self.machine.shared.file(QUEUE_DISK))?;
         let resize = if is_new { format!("truncate -s {size} {SHARED}/{QUEUE_DISK} &&") } else { String::new() };
         // A destroyed domain's last requests may still be running, and the device is busy until they end.
         let attach = format!(
@@ -149,12 +149,12 @@ impl World {
     pub fn run_linux(&mut self, linux: Linux, text: &str, limit: Duration) -> Result<String> {
         let Linux { name, kind, memory_mib, devices, mut files } = linux;
         files.file("busybox", true, &std::fs::read(&self.image.busybox)?);
-        self.shared.write("linux-files", &files.finish())?;
-        std::fs::copy(&self.image.kernel, self.shared.file("linux-kernel"))?;
+        self.machine.shared.write("linux-files", &files.finish())?;
+        std::fs::copy(&self.image.kernel, self.machine.shared.file("linux-kernel"))?;
         let configuration = format!(
             "name = \"{name}\"\ntype = \"{kind}\"\nkernel = \"{SHARED}/linux-kernel\"\nramdisk = \"{SHARED}/linux-files\"\nmemory = {memory_mib}\ntsc_mode = \"native\"\n{devices}extra = \"console=hvc0 quiet mitigations=off\"\n"
         );
-        self.shared.write(&format!("{name}.cfg"), configuration.as_bytes())?;
+        self.machine.shared.write(&format!("{name}.cfg"), configuration.as_bytes())?;
         let create = format!("rm -f /var/log/xen/guest-{name}.log; xl create -q {SHARED}/{name}.cfg");
         self.expect(&create, BOOT_PATIENCE)?;
         self.wait_for_line(name, text, limit)

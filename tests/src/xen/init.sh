@@ -1,6 +1,6 @@
 #!/bin/sh
-# The first process of the dom0 of the Xen tests: starts what `xl` needs, then runs scripts N.sh of the folder that it shares
-# with the host, one for each line N that the console brings.
+# The first process of the dom0 of the Xen tests: starts what `xl` needs, then runs the scripts of the folder that it shares
+# with the host.
 export PATH=/usr/bin:/bin HOME=/root TERM=dumb
 mount -t proc proc /proc
 mount -t sysfs sys /sys
@@ -31,10 +31,7 @@ done
 xen-init-dom0
 xenconsoled --pid-file=/run/xen/xenconsoled.pid --log=all --timestamp=none --log-dir=/var/log/xen
 echo "DOM0 READY after $(cut -d' ' -f1 /proc/uptime) s"
-while read -r number; do
-    [ -f "/mnt/$number.sh" ] || continue
-    sh "/mnt/$number.sh" >"/mnt/$number.out" 2>&1 </dev/null
-    echo $? >"/mnt/$number.part"
-    mv "/mnt/$number.part" "/mnt/$number.code"
-done
-poweroff -f
+shared=/mnt
+run_script() {
+    sh "$1"
+}

@@ -7,17 +7,17 @@ pub mod domains;
 pub mod guests;
 mod image;
 
+use crate::emulated::Machine;
 use crate::folder::Folder;
 use crate::limit::say;
-use crate::process::Process;
 use crate::programs;
 use crate::qmp::Qmp;
-use anyhow::{Context, Result, bail, ensure};
-use std::io::Write;
+use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, Command};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+pub use crate::emulated::Done;
 pub use guests::Guest;
 
 /// Where dom0 has the folder that it shares with this machine.
@@ -25,7 +25,6 @@ pub const SHARED: &str = "/mnt";
 
 /// Xen with dom0 boots in 8 s on an idle machine.
 const BOOT_PATIENCE: Duration = Duration::from_secs(240);
-const POLL: Duration = Duration::from_millis(5);
 /// RAM of the machine, and dom0's part of it.
 const RAM_MIB: u32 = 1024;
 const DOM0_MIB: u32 = 448;
@@ -33,24 +32,12 @@ const DOM0_MIB: u32 = 448;
 /// A running machine. Dropping it ends it.
 #[derive(Debug)]
 pub struct World {
-    process: Process,
-    console: ChildStdin,
-    shared: Folder,
+    machine: Machine,
     image: image::Image,
     /// If it has a card.
     monitor: Option<Qmp>,
-    scripts: u32,
     /// Queues that were started.
     queues: u32,
-}
-
-/// What a script has printed, and with which code it ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Done {
-    /// 0 if it succeeded.
-    pub code: i32,
-    /// Both streams.
-    pub output: String,
 }
 
 impl World {
@@ -76,69 +63,37 @@ impl World {
             qemu.args(["-netdev", "user,id=net,restrict=on", "-device", "virtio-net-pci,netdev=net,romfile="]);
             qemu.args(["-qmp", &format!("unix:{},server=on,wait=off", monitor.display())]);
         }
-        let (process, console) = Process::spawn_with_input(&mut qemu, &shared.file("console.log"))?;
+        let machine = Machine::boot(&mut qemu, shared, "DOM0 READY", BOOT_PATIENCE)?;
         let monitor = has_card.then(|| Qmp::connect(&monitor)).transpose()?;
-        let mut world = World { process, console, shared, image, monitor, scripts: 0, queues: 0 };
-        world.wait_until("dom0 is ready", BOOT_PATIENCE, |world| world.process.output().contains("DOM0 READY"))?;
         let boot = begin.elapsed() - made;
         say(&format!("Xen: image after {:.1} s, dom0 ready {:.1} s later", made.as_secs_f64(), boot.as_secs_f64()));
-        Ok(world)
-    }
-
-    fn wait_until(&mut self, what: &str, limit: Duration, mut condition: impl FnMut(&World) -> bool) -> Result<()> {
-        let deadline = Instant::now() + limit;
-        while !condition(self) {
-            if let Some(status) = self.process.ended() {
-                bail!("QEMU ended ({status}) before {what}:\n{}", last_lines(&self.process.output(), 30));
-            }
-            ensure!(
-                Instant::now() < deadline,
-                "{} s have passed, but not until {what}:\n{}",
-                limit.as_secs(),
-                last_lines(&self.process.output(), 30)
-            );
-            std::thread::sleep(POLL);
-        }
-        Ok(())
+        Ok(World { machine, image, monitor, queues: 0 })
     }
 
     /// The folder that dom0 has as [`SHARED`].
     pub fn folder(&self) -> &Path {
-        self.shared.path()
+        self.machine.folder()
     }
 
     /// Puts a copy of a file into the folder.
     pub fn bring(&self, file: &Path) -> Result<PathBuf> {
-        let copy = self.shared.file(&file.file_name().unwrap_or_default().to_string_lossy());
-        std::fs::copy(file, &copy).with_context(|| format!("cannot copy {}", file.display()))?;
-        Ok(copy)
+        self.machine.bring(file)
     }
 
     /// Runs a script of the shell in dom0, as root.
     pub fn run(&mut self, script: &str, limit: Duration) -> Result<Done> {
-        self.scripts += 1;
-        let number = self.scripts;
-        self.shared.write(&format!("{number}.sh"), script.as_bytes())?;
-        writeln!(self.console, "{number}").context("the console of dom0 is closed")?;
-        let code = self.shared.file(&format!("{number}.code"));
-        self.wait_until(&format!("dom0 has run {script:?}"), limit, |_| code.exists())?;
-        let read = |path: PathBuf| std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        let output = read(self.shared.file(&format!("{number}.out")))?;
-        let code = read(code)?.trim().parse().context("a code that is no number")?;
-        Ok(Done { code, output })
+        self.machine.run(script, limit)
     }
 
     /// The same; it is an error if the script fails.
     pub fn expect(&mut self, script: &str, limit: Duration) -> Result<String> {
-        let Done { code, output } = self.run(script, limit)?;
-        ensure!(code == 0, "{script:?} failed in dom0 with {code}:\n{output}");
-        Ok(output)
+        self.machine.expect(script, limit)
     }
 
     /// Builds a guest and starts it as a domain; it runs when this returns.
     pub fn start(&mut self, guest: &Guest) -> Result<()> {
-        guest.build(self.shared.path())?;
-        self.shared.write(&format!("{}.cfg", guest.name), guest.configuration(SHARED).as_bytes())?;
+        guest.build(self.machine.shared.path())?;
+        self.machine.shared.write(&format!("{}.cfg", guest.name), guest.configuration(SHARED).as_bytes())?;
         self.expect(&format!("xl create -q {SHARED}/{}.cfg", guest.name), Duration::from_secs(60)).map(drop)
     }
 
@@ -148,18 +103,9 @@ impl World {
     }
 
     /// Powers the machine off.
-    pub fn power_off(mut self) -> Result<()> {
-        self.shared.write("off.sh", b"poweroff -f")?;
-        writeln!(self.console, "off").context("the console of dom0 is closed")?;
-        let ended = self.process.wait(Duration::from_secs(60));
-        ensure!(ended.is_some(), "the machine does not power off:\n{}", last_lines(&self.process.output(), 30));
-        Ok(())
+    pub fn power_off(self) -> Result<()> {
+        self.machine.power_off()
     }
-}
-
-fn last_lines(text: &str, count: usize) -> String {
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
 /// The machine: one CPU, because Xen on two would wait for the one that this machine does not run just now.

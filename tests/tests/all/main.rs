@@ -36,6 +36,7 @@ mod record;
 mod service;
 mod shutdown;
 mod suspended;
+mod svm;
 mod trace;
 mod trace_vm;
 mod traced;

@@ -18,13 +18,13 @@ use glass_profile::model::{StackEnd, State};
 use glass_profile::recording::NoFiles;
 use glass_profile::symbols::Symbols;
 use glass_profile::unwind::{AddressSpace, StackMemory, UnwindCache};
+use glass_tests::linux::{self, Stack};
 use glass_tests::programs::skip;
 use kernel::Linux;
 
 const SAMPLES: usize = 500;
 const RATE_HZ: u32 = 500;
 const PATIENCE: Duration = Duration::from_secs(60);
-const SYSCALL: &str = "entry_SYSCALL_64_after_hwframe";
 
 /// Functions, the tables of those and of a module, as the kernel lists them for root.
 const MAP: &str = "/busybox insmod /module.ko
@@ -91,42 +91,13 @@ impl Seen {
         Ok(Seen { stacks })
     }
 
-    fn count(&self, condition: impl Fn(&[String]) -> bool) -> usize {
-        self.stacks.iter().filter(|(functions, ..)| condition(functions)).count()
-    }
-
     fn check(&self) {
-        let total = self.stacks.len();
-        let broken: Vec<_> = self.stacks.iter().filter(|(_, end, _)| *end != StackEnd::Complete).collect();
-        for (functions, end, _) in &broken {
-            eprintln!("{end:?}: {}", functions.join(" < "));
-        }
-        assert!(broken.len() * 20 <= total, "{} of {total} stacks are broken", broken.len());
-        let unnamed = self.count(|functions| functions.iter().any(|name| name == "?" || name.starts_with("0x")));
-        assert!(unnamed * 100 <= total, "{unnamed} of {total} stacks have addresses without names");
-        // Interrupts run on a stack of their own, above the one that they left.
-        let interrupts: Vec<_> = self
-            .stacks
-            .iter()
-            .filter(|(functions, ..)| functions.iter().any(|name| name == "__sysvec_apic_timer_interrupt"))
-            .collect();
-        assert!(
-            interrupts.iter().all(|(_, end, _)| *end == StackEnd::Complete),
-            "{} of {total} samples are interrupts",
-            interrupts.len()
-        );
-        // A process has one frame; its system calls start at the one entry.
-        assert!(self.count(|functions| functions == ["[guest user space]"]) > 0);
-        let syscalls = self.count(|functions| functions.ends_with(&["do_syscall_64".into(), SYSCALL.into()]));
-        let entries = self.count(|functions| functions.iter().any(|name| name == SYSCALL));
-        let roots = self.count(|functions| functions.last().is_some_and(|name| name == SYSCALL));
-        assert!(syscalls * 10 >= total, "{syscalls} system calls in {total} samples");
-        assert_eq!(entries, roots, "nothing calls the entry of system calls");
-        let reads = self.count(|functions| {
-            let called = |by: &[&str]| functions.windows(by.len()).any(|part| part == by);
-            called(&["read_zero", "vfs_read", "ksys_read"]) && called(&["do_syscall_64", SYSCALL])
+        let stacks = self.stacks.iter().map(|(functions, end, _)| Stack {
+            functions: functions.clone(),
+            broken: (*end != StackEnd::Complete).then(|| format!("{end:?}")),
+            weight: 1,
         });
-        assert!(reads * 50 >= total, "{reads} reads of /dev/zero in {total} samples");
+        linux::check(&stacks.collect::<Vec<_>>());
     }
 }
 
