@@ -39,7 +39,7 @@ const PIP: Package = Package { program: "pip3", package: "python3-pip", purpose:
 const BABELTRACE: Package =
     Package { program: "babeltrace2", package: "babeltrace2", purpose: "exports in the Common Trace Format" };
 
-const PERF: Package = Package { program: "perf", package: "linux-perf", purpose: "the peer of profiles of processes" };
+const PERF: Package = Package { program: "perf", package: "linux-perf", purpose: "the peer of profiles" };
 const GPP: Package = Package { program: "g++", package: "g++", purpose: "profiles of C++" };
 /// A package without a program: one of its files stands for it.
 const LIBC_NAMES: Package = Package {
@@ -56,6 +56,8 @@ const DWZ: Package = Package { program: "dwz", package: "dwz", purpose: "debug i
 /// What `cargo xtask test` needs.
 pub const FOR_TEST: &[Package] =
     &[QEMU, CURL, CHROMIUM, GCC, MUSL, GO, NODE, NPM, PIP, BABELTRACE, DWZ, MKFS_FAT, MCOPY];
+/// What it also needs with `--long`.
+pub const FOR_TEST_LONG: &[Package] = &[PERF];
 /// What `cargo xtask lab` needs.
 pub const FOR_LAB: &[Package] = &[QEMU, CURL];
 /// What `cargo xtask demo` needs as a VM.

@@ -196,7 +196,10 @@ fn package(name_or_folder: &str) -> Result<Part> {
 /// Installs, builds and runs. The last line printed has the counts.
 pub fn run(options: &Options) -> Result<()> {
     let part = Part::parse(options.only.as_deref())?;
-    let missing = packages::ensure(packages::FOR_TEST)?;
+    let mut missing = packages::ensure(packages::FOR_TEST)?;
+    if options.long {
+        missing.extend(packages::ensure(packages::FOR_TEST_LONG)?);
+    }
     if options.ci && !missing.is_empty() {
         let programs: Vec<&str> = missing.iter().map(|package| package.program).collect();
         bail!("these programs are missing: {}", programs.join(", "));
@@ -413,6 +416,9 @@ fn end_to_end_command(program: &Program, tests: &[String], options: &Options) ->
         .args(["--exact", END_TO_END_THREADS])
         .env("GLASS_PROGRAMS", build::tested())
         .env("GLASS_TESTS_REQUIRED", "1");
+    if options.ci {
+        command.env("GLASS_SVM_REQUIRED", "1");
+    }
     if options.long {
         command.env("GLASS_TESTS_LONG", "1");
     }

@@ -2,19 +2,22 @@
 export PATH HOME=/root TERM
 cd /tmp
 
-# linux NAME [VCPUS [WORDS]]: starts a Linux guest with a load on its vCPU 0, and returns at once. It writes to $shared/NAME.log; its pid is in
-# /tmp/NAME.pid. WORDS are for its kernel's command line. Its monitor is a pair of pipes, see `monitor`. What QEMU
-# reports, and its end, are in $shared/NAME.end.
+# linux NAME [VCPUS [WORDS [MACHINE]]]: starts a Linux guest with a load on its vCPU 0, and returns at once. It writes to $shared/NAME.log; its pid is
+# in /tmp/NAME.pid. WORDS are for its kernel's command line; load=nap and load=user are loads of its last vCPU, see guest.sh. MACHINE is microvm or q35.
+# Its monitor is a pair of pipes, see `monitor`. What QEMU reports, and its end, are in $shared/NAME.end.
 linux() {
-    local name=$1 vcpus=${2:-2} words=${3:-}
+    local name=$1 vcpus=${2:-2} words=${3:-} machine=${4:-microvm}
     rm -f "/tmp/$name.monitor.in" "/tmp/$name.monitor.out"
     mkfifo "/tmp/$name.monitor.in" "/tmp/$name.monitor.out"
-    # Debian's QEMU for this one kind of machine starts six times faster here.
-    local qemu
-    qemu=$(command -v qemu-system-x86_64-microvm || echo qemu-system-x86_64)
+    local qemu=qemu-system-x86_64
+    if [ "$machine" = microvm ]; then
+        # Debian's QEMU for this one kind of machine starts six times faster here.
+        qemu=$(command -v qemu-system-x86_64-microvm || echo qemu-system-x86_64)
+        machine=microvm,acpi=on,pcie=off
+    fi
     {
         code=0
-        setsid "$qemu" -name "$name,debug-threads=on" -M microvm,acpi=on,pcie=off,memory-backend=ram -accel kvm -cpu host -smp "$vcpus" \
+        setsid "$qemu" -name "$name,debug-threads=on" -M "$machine,memory-backend=ram" -accel kvm -cpu host -smp "$vcpus" \
             -m 256 -object memory-backend-memfd,id=ram,size=256M,share=on -nodefaults -no-user-config -display none -no-reboot \
             -serial "file:$shared/$name.log" -chardev "pipe,id=monitor,path=/tmp/$name.monitor" -mon chardev=monitor,mode=readline \
             -pidfile "/tmp/$name.pid" -kernel "$image/kernel" -initrd "$image/guest-files" \

@@ -35,6 +35,15 @@ pub struct Lab {
     pub machine: Machine,
 }
 
+/// The processor that is emulated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Processor {
+    /// Page tables have four levels.
+    FourLevels,
+    /// They may have five. The kernel of the machine ended once with them in a panic of QEMU 7.2's making.
+    FiveLevels,
+}
+
 /// What a lab is made of.
 #[derive(Debug)]
 pub struct Parts(Image);
@@ -49,10 +58,10 @@ impl Parts {
 
 impl Lab {
     /// Boots; the programs in `programs` are found by their names.
-    pub fn boot(parts: &Parts, programs: &Path) -> Result<Lab> {
+    pub fn boot(parts: &Parts, programs: &Path, processor: Processor) -> Result<Lab> {
         let shared = Folder::new("lab")?;
         write_functions(&shared, &parts.0, &[("PATH", format!("{}:{PATH}", programs.display()).as_ref())])?;
-        let mut qemu = qemu(&parts.0, shared.path(), "");
+        let mut qemu = qemu(&parts.0, shared.path(), processor, "");
         qemu.args(["-serial", "stdio"]);
         let start = Instant::now();
         let machine = Machine::boot(&mut qemu, shared, READY, BOOT_PATIENCE)?;
@@ -109,7 +118,7 @@ pub fn prompt(parts: &Parts, programs: &Path, queue: &Path) -> Result<ExitStatus
     let variables: [(&str, &OsStr); 4] =
         [("PATH", path.as_ref()), ("TERM", term.as_ref()), ("terminal", terminal.as_ref()), ("queue", queue.as_ref())];
     write_functions(&shared, &parts.0, &variables)?;
-    let mut qemu = qemu(&parts.0, shared.path(), " lab.prompt");
+    let mut qemu = qemu(&parts.0, shared.path(), Processor::FourLevels, " lab.prompt");
     // Ctrl-C is for the shell; Ctrl-A X ends QEMU.
     qemu.args(["-serial", "mon:stdio"]);
     qemu.status().context("cannot start QEMU")
@@ -127,10 +136,13 @@ fn write_functions(shared: &Folder, image: &Image, variables: &[(&str, &OsStr)])
 }
 
 /// The machine without its console: two CPUs, because Linux guests take three times as long on one.
-fn qemu(image: &Image, shared: &Path, words: &str) -> Command {
+fn qemu(image: &Image, shared: &Path, processor: Processor, words: &str) -> Command {
     let mut qemu = Command::new("qemu-system-x86_64");
-    // Without five levels of page tables, because its kernel ended once with them in a panic of QEMU 7.2's making.
-    qemu.args(["-machine", "q35", "-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max,la57=off", "-smp", "2"]);
+    let processor = match processor {
+        Processor::FourLevels => "max,la57=off",
+        Processor::FiveLevels => "max",
+    };
+    qemu.args(["-machine", "q35", "-accel", "tcg,thread=multi,tb-size=256", "-cpu", processor, "-smp", "2"]);
     qemu.args(["-m", &RAM_MIB.to_string(), "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
     qemu.arg("-kernel").arg(&image.kernel).arg("-initrd").arg(&image.files);
     // Whatever goes wrong in its kernel is a panic, which is printed and ends it. The TSC of an emulated machine seems unstable to a kernel.
