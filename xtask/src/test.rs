@@ -128,9 +128,9 @@ impl Part {
         matches!(self, Part::All | Part::EndToEnd | Part::World(_))
     }
 
-    /// Only where it is named: ten repeats of it have not been shown to hold yet.
-    fn has_svm(&self) -> bool {
-        *self == Part::Svm
+    /// With `--ci` or `--long`, or where they are named.
+    fn has_svm(&self, options: &Options) -> bool {
+        *self == Part::Svm || (matches!(self, Part::All | Part::EndToEnd) && (options.ci || options.long))
     }
 
     /// With `--ci`, or where they are named.
@@ -140,13 +140,13 @@ impl Part {
 
     /// Whether services are built, as a step of their own.
     fn has_services(&self) -> bool {
-        self.has_end_to_end() || self.has_svm() || *self == Part::Benchmarks
+        self.has_end_to_end() || matches!(self, Part::Svm | Part::Benchmarks)
     }
 
     fn step_count(&self, options: &Options) -> usize {
         let on_the_host = [
             self.has_busy(),
-            self.has_svm(),
+            self.has_svm(options),
             self.has_host(),
             self.has_docs(),
             self.has_scripts(),
@@ -277,7 +277,7 @@ fn run_once(part: &Part, options: &Options, programs: &[Program], steps: &mut St
         total.add(counted(steps, "tests with busy guests", || on_the_host(busy, options))?);
     }
     let [svm, longest, rest] = end_to_end(programs, part, options)?;
-    if part.has_svm() {
+    if part.has_svm(options) {
         total.add(counted(steps, "tests under an ordinary KVM, emulated", || Ok(run_end_to_end(svm, options)))?);
     }
     std::thread::scope(|scope| {
@@ -375,7 +375,7 @@ type Selected<'a> = Vec<(&'a Program, Vec<String>)>;
 /// The selected tests end to end: those that run alone, the longest of the others, and the rest.
 fn end_to_end<'a>(programs: &'a [Program], part: &Part, options: &Options) -> Result<[Selected<'a>; 3]> {
     let (mut svm, mut longest, mut rest) = (Selected::new(), Selected::new(), Selected::new());
-    if !part.has_end_to_end() && !part.has_svm() {
+    if !part.has_end_to_end() && !part.has_svm(options) {
         return Ok([svm, longest, rest]);
     }
     let module = match part {
@@ -391,7 +391,9 @@ fn end_to_end<'a>(programs: &'a [Program], part: &Part, options: &Options) -> Re
         let (of_svm, others): (Vec<_>, Vec<_>) =
             chosen.partition(|test| program.is_integration() && test.starts_with(SVM));
         let (of_longest, of_rest) = others.into_iter().partition(|test| program.is_integration() && is_longest(test));
-        svm.push((program, of_svm));
+        if part.has_svm(options) {
+            svm.push((program, of_svm));
+        }
         if part.has_end_to_end() {
             longest.push((program, of_longest));
             rest.push((program, of_rest));
@@ -457,13 +459,33 @@ fn check_ring() -> Result<Tally> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[test]
+    fn an_emulated_kvm_is_for_ci() {
+        #[derive(Parser)]
+        struct Words {
+            #[command(flatten)]
+            options: Options,
+        }
+        let options = |word: &[&str]| Words::parse_from([&["test"], word].concat()).options;
+        for (part, words, has) in [
+            (Part::All, &[][..], false),
+            (Part::All, &["--ci"], true),
+            (Part::EndToEnd, &["--long"], true),
+            (Part::Svm, &[], true),
+            (Part::Host, &["--ci"], false),
+        ] {
+            assert_eq!(part.has_svm(&options(words)), has, "{part:?} {words:?}");
+        }
+    }
 
     #[test]
     fn parts_have_names() {
         let parse = |text| Part::parse(Some(text)).unwrap();
         assert_eq!(parse("end-to-end"), Part::EndToEnd);
         assert_eq!(parse("kvm"), Part::World("kvm".into()));
-        assert!(parse("svm").has_svm() && !parse("svm").has_end_to_end() && !parse("end-to-end").has_svm());
+        assert!(!parse("svm").has_end_to_end());
         let net = Part::Package { name: "glass-net".into(), has_library: true };
         assert_eq!([parse("lib/net"), parse("glass-net")], [net.clone(), net]);
         // A program cannot have examples.

@@ -31,6 +31,12 @@ pub fn percent(part: u64, whole: u64) -> String {
     }
 }
 
+/// The share of a time that a guest lost, by pauses and what follows them. It loses no more than all of it: what is above was lost before the time
+/// began, when the profiler attached, or was estimated too high.
+pub fn percent_lost(lost: u64, time: u64) -> String {
+    percent(lost.min(time), time)
+}
+
 /// A duration with three digits and the unit that fits: `14.2 µs`, `1.03 s`.
 pub fn duration(ns: u64) -> String {
     let (value, unit) = match ns {
@@ -144,6 +150,7 @@ mod tests {
         ] {
             assert_eq!(percent(part, whole), text);
         }
+        assert_eq!([percent_lost(1, 3), percent_lost(52, 5), percent_lost(1, 0)], ["33.3 %", "100.0 %", "-"]);
     }
 
     #[test]

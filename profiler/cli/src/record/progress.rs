@@ -34,6 +34,11 @@ fn percent(part: u64, whole: u64) -> String {
     format!("{:.2} %", 100.0 * part as f64 / whole.max(1) as f64)
 }
 
+/// A guest loses no more than all of its time, see `glass_profile::format::percent_lost`.
+fn percent_lost(lost: u64, time: u64) -> String {
+    percent(lost.min(time), time)
+}
+
 impl Progress {
     /// Prints what is sampled, and how: a dump has one moment, so it has neither a rate nor an end.
     pub(super) fn start(origin: &Origin, duration: Option<Duration>, is_dump: bool) -> Progress {
@@ -127,8 +132,8 @@ pub(crate) fn samples(recorded: &Written, elapsed: Duration) {
         let time_ns = elapsed.as_nanos() as u64 * u64::from(recorded.tracks.max(1));
         say!(
             "  guest      paused for {} of its time, and lost about {} including the effects of each pause",
-            percent(cost.pause.sum_ns, time_ns),
-            percent(cost.pause.sum_ns.saturating_mul(LOST_PER_FROZEN), time_ns)
+            percent_lost(cost.pause.sum_ns, time_ns),
+            percent_lost(cost.pause.sum_ns.saturating_mul(LOST_PER_FROZEN), time_ns)
         );
     } else {
         say!("  pause      none: the guest was not stopped");

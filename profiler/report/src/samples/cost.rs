@@ -2,7 +2,7 @@
 
 use glass_profile::model::{Profile, Sample, StackEnd};
 
-use glass_profile::format::{count, duration, percent};
+use glass_profile::format::{count, duration, percent, percent_lost};
 use glass_profile::names::printable;
 
 /// Above this share of lost samples or broken stacks, or of the profiler's use of a core, the
@@ -68,7 +68,7 @@ pub(crate) fn cards(profile: &Profile) -> [Card; 4] {
                 duration(pause.p99_ns),
                 duration(pause.max_ns),
                 duration(pause.sum_ns),
-                percent(pause.sum_ns, tracks_ns),
+                percent_lost(pause.sum_ns, tracks_ns),
                 if profile.tracks.len() > 1 { "the tracks' time" } else { "the time" },
                 loss(profile)
             ),
@@ -109,10 +109,10 @@ fn loss(profile: &Profile) -> String {
     let Some(most) = tracks.iter().max_by_key(|track| track.frozen.sum_ns).filter(|_| sum_ns > 0) else {
         return String::new();
     };
-    let all = percent(sum_ns, duration_ns.saturating_mul(tracks.len() as u64));
+    let all = percent_lost(sum_ns, duration_ns.saturating_mul(tracks.len() as u64));
     let mut text = format!("; with what follows each pause the guest lost about {all}");
     if tracks.len() > 1 {
-        let share = percent(most.frozen.estimated_loss_ns(), duration_ns);
+        let share = percent_lost(most.frozen.estimated_loss_ns(), duration_ns);
         text.push_str(&format!(", {} most: {share}", printable(&most.name)));
     }
     text
