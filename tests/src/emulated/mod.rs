@@ -22,6 +22,8 @@ const SIGN_OF_LIFE: &str = "alive";
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// What Linux prints before it gives up.
 const PANIC: &str = "Kernel panic - not syncing";
+/// What Linux prints when a CPU has done nothing of the kernel's for 21 s, but has not slept.
+const STALL: &str = "detected stalls on CPUs";
 /// How long a machine may take to power off.
 const END_PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(5);
@@ -36,6 +38,8 @@ pub struct Machine {
     scripts: u32,
     sign: Vec<u8>,
     sign_changed: Instant,
+    /// Whether the machine has failed once a CPU of its stalls. A busy host stalls CPUs, too.
+    pub fails_by_stall: bool,
 }
 
 /// What a script has printed, and with which code it ended.
@@ -70,7 +74,8 @@ impl Machine {
     pub fn boot(qemu: &mut Command, shared: Folder, ready: &str, limit: Duration) -> Result<Machine> {
         let (process, console) = Process::spawn_with_input(qemu, &shared.file("console.log"))?;
         let sign_changed = Instant::now();
-        let mut machine = Machine { process, console, shared, scripts: 0, sign: Vec::new(), sign_changed };
+        let mut machine =
+            Machine { process, console, shared, scripts: 0, sign: Vec::new(), sign_changed, fails_by_stall: false };
         machine.wait_until(&format!("the machine has printed {ready:?}"), limit, |machine| {
             machine.process.output().contains(ready)
         })?;
@@ -83,6 +88,9 @@ impl Machine {
         let output = self.process.output();
         if let Some(line) = output.lines().find(|line| line.contains(PANIC)) {
             return Some(Failure::Panic(line.trim().to_owned()));
+        }
+        if self.fails_by_stall && output.contains(STALL) {
+            return Some(Failure::Silence("a CPU of the machine stalls".to_owned()));
         }
         if let Some(status) = ended {
             return Some(Failure::Silence(format!("QEMU has ended ({status})")));
@@ -207,12 +215,19 @@ mod tests {
         let panic = "[  7.0] Kernel panic - not syncing: corrupted stack end";
         let error = format!("{:#}", machine(&format!("echo '{panic}'; exit")).unwrap_err());
         assert!(error.contains("panics: [  7.0] Kernel panic"), "{error}");
-        let mut machine = machine("echo 1 >$shared/alive; echo READY").unwrap();
+        let mut machine = machine("echo 1 >$shared/alive; exec 9>&1; echo READY").unwrap();
         assert_eq!(machine.failure(), None);
         machine.sign_changed -= SILENCE_MAX + Duration::from_secs(1);
         assert!(matches!(machine.failure(), Some(Failure::Silence(reason)) if reason.contains("no sign of life")));
         machine.shared.write("alive", b"2").unwrap();
         assert_eq!(machine.failure(), None);
+        machine
+            .run("echo 'rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:' >&9", Duration::from_secs(20))
+            .unwrap();
+        assert_eq!(machine.failure(), None);
+        machine.fails_by_stall = true;
+        assert!(matches!(machine.failure(), Some(Failure::Silence(reason)) if reason.contains("stalls")));
+        machine.fails_by_stall = false;
         machine.run("kill $PPID", Duration::from_secs(20)).unwrap_err();
         assert!(matches!(machine.failure(), Some(Failure::Silence(reason)) if reason.contains("QEMU has ended")));
     }

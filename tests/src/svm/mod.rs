@@ -64,7 +64,8 @@ impl Lab {
         let mut qemu = qemu(&parts.0, shared.path(), processor, "");
         qemu.args(["-serial", "stdio"]);
         let start = Instant::now();
-        let machine = Machine::boot(&mut qemu, shared, READY, BOOT_PATIENCE)?;
+        let mut machine = Machine::boot(&mut qemu, shared, READY, BOOT_PATIENCE)?;
+        machine.fails_by_stall = true;
         say(&format!("lab: ready after {:.1} s", start.elapsed().as_secs_f64()));
         Ok(Lab { machine })
     }

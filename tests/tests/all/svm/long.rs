@@ -113,6 +113,7 @@ fn a_vcpu_that_is_always_in_user_space(guests: &mut Guests) {
             "glass record --pid $(cat linux.pid) --vcpu 1 --symbols kallsyms {RATE} --duration 1 --output $shared/{name}.pftrace"
         );
         match guests.lab.run(&script, SCRIPT) {
+            Err(error) if guests.lab.machine.failure().is_some() => panic!("{error:#}"),
             Err(error) => failed.push(format!("{error:#}")),
             Ok(_) => {
                 let tracks = guests.tracks(&name);
