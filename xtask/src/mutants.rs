@@ -34,8 +34,10 @@ struct Subject {
     judges: &'static [&'static str],
 }
 
-const SUBJECTS: [Subject; 7] = [
+const SUBJECTS: [Subject; 8] = [
     Subject { package: "upload-queue", judges: &[] },
+    // Its disks, frames and memory are tested with the devices of a bus.
+    Subject { package: "glass-drivers-device", judges: &["glass-virtio"] },
     Subject { package: "glass-virtio", judges: &[] },
     Subject { package: "glass-http", judges: &[] },
     // Bad networks, and connections over them, are tested in the simulation.

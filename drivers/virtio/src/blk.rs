@@ -3,12 +3,10 @@
 //! A request longer than the device takes at once is sent in pieces; pieces of different requests
 //! take turns, so a long one cannot keep a short one waiting for its end.
 
-use crate::dma::{Dma, DmaMemory, Loan, Users};
-use crate::error::{Lie, SetupError};
 use crate::queue::{AddError, Queue, QueueOptions, Segment};
 use crate::request::{
     CONFIG_MAX_DISCARD_SECTORS, CONFIG_MAX_WRITE_ZEROES_SECTORS, CONFIG_SEG_MAX, CONFIG_SIZE_MAX, Kind, Operation,
-    Request, RequestId, SubmitError, VIRTIO_SECTOR_BYTES, read_info, read_u32,
+    VIRTIO_SECTOR_BYTES, read_info, read_u32,
 };
 use crate::session::Session;
 use crate::transport::{Transport, device, feature};
@@ -16,6 +14,9 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::mem;
 use glass_api::{BlockError, BlockInfo, Buf, check_change, check_request};
+use glass_drivers_device::{
+    BlockDevice, Complete, Dma, DmaMemory, Loan, Request, RequestId, SetupError, SubmitError, Users, Violation,
+};
 
 /// Requests in flight, and descriptors. Deep enough for any disk: 16 requests of 64 KiB pass
 /// 2 GB/s (QEMU 7.2, 2026-11-21).
@@ -156,82 +157,9 @@ impl<T: Transport, D: Dma> Blk<T, D> {
         })
     }
 
-    /// Starts a disk that is broken once more. Its requests must have been taken out by [`Blk::poll`]; they have failed. After an
-    /// error it is as broken as before.
-    pub fn restart(&mut self) -> Result<(), SetupError> {
-        assert!(self.session.has_ended() && self.free.len() == self.operations.len());
-        let (queue, areas, limits) = start(&mut self.session, &self.dma)?;
-        // What the tables were made for.
-        if queue.size() != self.queue.size() || limits.info != self.limits.info {
-            self.session.end();
-            return Err(SetupError::BadConfig("it is another disk than before"));
-        }
-        (self.queue, self.areas, self.limits) = (queue, areas, limits);
-        Ok(())
-    }
-
-    /// Sets the name in the trace of the disk: a number of `glass_trace::intern`.
-    pub fn set_trace_name(&mut self, name: u32) {
-        self.name = name;
-    }
-
-    /// What the trace calls the disk.
-    pub fn trace_name(&self) -> u32 {
-        self.name
-    }
-
     /// Requests in flight.
     fn under_way(&self) -> u32 {
         (self.operations.len() - self.free.len()) as u32
-    }
-
-    /// The number in the trace of a request in flight.
-    pub(crate) fn traced_number(&self, id: RequestId) -> u64 {
-        self.operations[id.index()].as_ref().map_or(0, |operation| operation.number)
-    }
-
-    /// Size and limits.
-    pub fn info(&self) -> BlockInfo {
-        self.limits.info
-    }
-
-    /// Whether it takes [`Request::WriteZeroes`].
-    pub fn writes_zeroes(&self) -> bool {
-        self.limits.zeroes_bytes_max > 0
-    }
-
-    /// Requests that can be in flight.
-    pub fn requests_max(&self) -> usize {
-        self.operations.len()
-    }
-
-    /// Whether a request can be taken now.
-    pub fn has_room(&self) -> bool {
-        !self.free.is_empty()
-    }
-
-    /// Why the disk is not used any more, if that is so.
-    pub fn lie(&self) -> Option<Lie> {
-        self.queue.lie()
-    }
-
-    /// Takes a request; the device can see it at once and is notified at the next kick. On error the
-    /// request comes back.
-    pub fn submit(&mut self, request: Request) -> Result<RequestId, (SubmitError, Request)> {
-        if let Some(lie) = self.queue.lie() {
-            return Err((SubmitError::Refused(BlockError::Broken(lie.as_str())), request));
-        }
-        let operation = self.operation(request)?;
-        let Some(id) = self.free.pop() else {
-            return Err((SubmitError::Full, self.take_back(operation)));
-        };
-        self.requests += 1;
-        let queue = if operation.unsent { &mut self.unsent } else { &mut self.finished };
-        queue.push_back(id);
-        glass_trace::submit(self.name, operation.kind.traced(), operation.number, operation.bytes, self.under_way());
-        self.operations[usize::from(id)] = Some(operation);
-        self.send();
-        Ok(RequestId(id))
     }
 
     /// Checks a request and finds out where its memory is.
@@ -361,35 +289,6 @@ impl<T: Transport, D: Dma> Blk<T, D> {
         }
     }
 
-    /// As [`Blk::poll`], but for one request only, so that the task that waits for it can be woken before the next one
-    /// completes; all requests at once when the device has violated the specification. 0 when there is none.
-    pub(crate) fn poll_one(
-        &mut self,
-        complete: &mut impl FnMut(RequestId, Result<(), BlockError>, Option<Buf>),
-    ) -> usize {
-        loop {
-            match self.queue.pop() {
-                Ok(Some(used)) => {
-                    let id = self.operation_of[used.token.index()];
-                    let status = self.areas.load_u32(used.token.index() * AREA_BYTES + STATUS_OFFSET) as u8;
-                    if self.end_piece(id, status, complete) {
-                        return 1;
-                    }
-                }
-                Ok(None) => break,
-                Err(lie) => return self.fail_all(lie, complete),
-            }
-        }
-        self.send();
-        match self.finished.pop_front() {
-            Some(id) => {
-                self.end(id, complete);
-                1
-            }
-            None => 0,
-        }
-    }
-
     /// Returns whether that was the operation's last piece.
     fn end_piece(
         &mut self,
@@ -423,14 +322,14 @@ impl<T: Transport, D: Dma> Blk<T, D> {
             }
             let has_failed = operation.result.is_err();
             glass_trace::complete(self.name, operation.number, operation.bytes, self.under_way(), has_failed);
-            complete(RequestId(id), operation.result, operation.buf);
+            complete(RequestId::new(id), operation.result, operation.buf);
         }
     }
 
     /// Resets the device, so that it releases our memory, and fails everything in flight.
     fn fail_all(
         &mut self,
-        lie: Lie,
+        violation: Violation,
         complete: &mut impl FnMut(RequestId, Result<(), BlockError>, Option<Buf>),
     ) -> usize {
         if self.session.has_ended() {
@@ -442,7 +341,7 @@ impl<T: Transport, D: Dma> Blk<T, D> {
         let mut count = 0;
         for id in 0..self.operations.len() as u16 {
             if let Some(operation) = self.operations[usize::from(id)].as_mut() {
-                operation.result = Err(BlockError::Broken(lie.as_str()));
+                operation.result = Err(BlockError::Broken(violation.as_str()));
                 self.end(id, complete);
                 count += 1;
             }
@@ -470,33 +369,117 @@ impl<T: Transport, D: Dma> Blk<T, D> {
         }
         operation.into_request()
     }
+}
 
-    /// As [`Driver::kick`](crate::Driver::kick).
-    pub fn kick(&mut self) {
+impl<T: Transport, D: Dma> BlockDevice for Blk<T, D> {
+    fn info(&self) -> BlockInfo {
+        self.limits.info
+    }
+
+    fn writes_zeroes(&self) -> bool {
+        self.limits.zeroes_bytes_max > 0
+    }
+
+    fn requests_max(&self) -> usize {
+        self.operations.len()
+    }
+
+    fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    fn submit(&mut self, request: Request) -> Result<RequestId, (SubmitError, Request)> {
+        if let Some(violation) = self.queue.violation() {
+            return Err((SubmitError::Refused(BlockError::Broken(violation.as_str())), request));
+        }
+        let operation = self.operation(request)?;
+        let Some(id) = self.free.pop() else {
+            return Err((SubmitError::Full, self.take_back(operation)));
+        };
+        self.requests += 1;
+        let queue = if operation.unsent { &mut self.unsent } else { &mut self.finished };
+        queue.push_back(id);
+        glass_trace::submit(self.name, operation.kind.traced(), operation.number, operation.bytes, self.under_way());
+        self.operations[usize::from(id)] = Some(operation);
+        self.send();
+        Ok(RequestId::new(id))
+    }
+
+    fn poll_one(&mut self, mut complete: Complete) -> usize {
+        let complete = &mut complete;
+        loop {
+            match self.queue.pop() {
+                Ok(Some(used)) => {
+                    let id = self.operation_of[used.token.index()];
+                    let status = self.areas.load_u32(used.token.index() * AREA_BYTES + STATUS_OFFSET) as u8;
+                    if self.end_piece(id, status, complete) {
+                        return 1;
+                    }
+                }
+                Ok(None) => break,
+                Err(violation) => return self.fail_all(violation, complete),
+            }
+        }
+        self.send();
+        match self.finished.pop_front() {
+            Some(id) => {
+                self.end(id, complete);
+                1
+            }
+            None => 0,
+        }
+    }
+
+    fn kick(&mut self) {
         if let Some(ticks) = self.queue.kick(&mut self.session.transport) {
             glass_trace::kick(self.name, ticks);
         }
     }
 
-    /// As [`Driver::arm`](crate::Driver::arm).
-    pub fn arm(&mut self) -> bool {
-        if let Some(lie) = self.session.check_alive() {
-            self.queue.break_with(lie);
+    fn arm(&mut self) -> bool {
+        if let Some(violation) = self.session.check_alive() {
+            self.queue.break_with(violation);
         }
-        if self.queue.lie().is_some() {
+        if self.queue.violation().is_some() {
             return !self.session.has_ended();
         }
         !self.finished.is_empty() || self.queue.arm()
     }
 
-    /// As [`Driver::disarm`](crate::Driver::disarm).
-    pub fn disarm(&mut self) {
+    fn disarm(&mut self) {
         self.queue.disarm();
     }
 
-    /// As [`Driver::acknowledge`](crate::Driver::acknowledge).
-    pub fn acknowledge(&mut self) {
+    fn acknowledge(&mut self) {
         self.session.acknowledge(self.queue.explains_interrupt());
+    }
+
+    fn violation(&self) -> Option<Violation> {
+        self.queue.violation()
+    }
+
+    fn restart(&mut self) -> Result<(), SetupError> {
+        assert!(self.session.has_ended() && self.free.len() == self.operations.len());
+        let (queue, areas, limits) = start(&mut self.session, &self.dma)?;
+        // What the tables were made for.
+        if queue.size() != self.queue.size() || limits.info != self.limits.info {
+            self.session.end();
+            return Err(SetupError::BadConfig("it is another disk than before"));
+        }
+        (self.queue, self.areas, self.limits) = (queue, areas, limits);
+        Ok(())
+    }
+
+    fn trace_name(&self) -> u32 {
+        self.name
+    }
+
+    fn set_trace_name(&mut self, name: u32) {
+        self.name = name;
+    }
+
+    fn traced_number(&self, id: RequestId) -> u64 {
+        self.operations[id.index()].as_ref().map_or(0, |operation| operation.number)
     }
 }
 

@@ -1,14 +1,12 @@
 //! Requests of the disk driver without data: to discard, and to set to zero.
 
-use crate::Driver;
 use crate::blk_tests::{ALL, Platter, SECTORS, config, finish};
-use crate::disk::Disk;
-use crate::request::{Request, SubmitError};
 use crate::transport::feature;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::task::{Context, Poll, Waker};
 use glass_api::{Block, BlockError};
+use glass_drivers_device::{BlockDevice, Disk, Driver, Request, SubmitError};
 
 /// The configuration of a device with both requests for ranges, of at most so many sectors.
 fn config_with_ranges(discard_sectors: u32, zeroes_sectors: u32) -> Vec<u8> {

@@ -1,12 +1,7 @@
 //! The disk driver against a disk in memory, correct or malfunctioning, with and without tasks.
 
-use crate::Driver;
 use crate::blk::Blk;
-use crate::disk::Disk;
-use crate::dma::Users;
-use crate::error::{Lie, SetupError};
 use crate::fake::{BounceDma, Chain, DAMAGED, Fake, GuardedDma, RecordingDma, State};
-use crate::request::{Request, RequestId, SubmitError};
 use crate::transport::{device, feature, status};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -17,6 +12,7 @@ use core::pin::Pin;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 use glass_api::{Block, BlockError, Buf};
+use glass_drivers_device::{BlockDevice, Disk, Driver, Request, RequestId, SetupError, SubmitError, Users, Violation};
 use proptest::prelude::*;
 
 pub const SECTORS: u64 = 64;
@@ -231,7 +227,7 @@ fn interrupts_come_only_while_it_is_armed() {
         platter.fake.state().status |= status::NEEDS_RESET;
         disk.acknowledge();
         assert_eq!(platter.fake.state().acknowledged, 1);
-        assert!(disk.arm() && disk.lie() == Some(Lie::NeedsReset));
+        assert!(disk.arm() && disk.violation() == Some(Violation::NeedsReset));
     }
 }
 
@@ -415,9 +411,9 @@ fn a_disk_that_gave_up_is_started_again() {
         assert!(failed.as_mut().poll(&mut context).is_pending());
         platter.fake.with(0, |queue| queue.put(9999, 0));
         disk.poll();
-        assert!(disk.lie().is_some());
+        assert!(disk.violation().is_some());
         disk.restart().unwrap();
-        assert!(disk.lie().is_none());
+        assert!(disk.violation().is_none());
         assert!(matches!(failed.as_mut().poll(&mut context), Poll::Ready(Err(BlockError::Broken(_)))));
         let mut read = reads(&disk, 7);
         assert!(read.as_mut().poll(&mut context).is_pending());
@@ -430,7 +426,7 @@ fn a_disk_that_gave_up_is_started_again() {
     platter.fake.with(0, |queue| queue.put(9999, 0));
     disk.poll();
     platter.fake.state().config[0] += 1;
-    assert!(matches!(disk.restart(), Err(SetupError::BadConfig(_))) && disk.lie().is_some());
+    assert!(matches!(disk.restart(), Err(SetupError::BadConfig(_))) && disk.violation().is_some());
     assert!(matches!(reads(&disk, 7).as_mut().poll(&mut context), Poll::Ready(Err(_))));
     assert_eq!(DAMAGED.load(Ordering::SeqCst), 0);
 }
@@ -529,7 +525,7 @@ enum Step {
     Flush,
     Answer { which: usize, failed: bool },
     Poll,
-    Lie { id: u32, bytes: u32 },
+    Violation { id: u32, bytes: u32 },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -550,10 +546,10 @@ fn run(config: &[u8], features: u64, steps: &[Step], lie_at: Option<(usize, u32,
     let mut expected = platter.bytes.clone();
     let mut under_way: Vec<(usize, Note)> = Vec::new();
     let mut busy = vec![false; SECTORS as usize];
-    let lie = lie_at.map(|(at, id, bytes)| (at % (steps.len() + 1), Step::Lie { id, bytes }));
+    let violation = lie_at.map(|(at, id, bytes)| (at % (steps.len() + 1), Step::Violation { id, bytes }));
     let mut broken = false;
     for index in 0..=steps.len() {
-        let told = lie.iter().filter(|lie| lie.0 == index).map(|lie| &lie.1);
+        let told = violation.iter().filter(|violation| violation.0 == index).map(|violation| &violation.1);
         for step in told.chain(steps.get(index)) {
             let (sector, sectors, fill) = match *step {
                 Step::Read { sector, sectors } => (sector, sectors, None),
@@ -577,7 +573,7 @@ fn run(config: &[u8], features: u64, steps: &[Step], lie_at: Option<(usize, u32,
                     settle(outcomes, &mut under_way, &mut expected, &mut busy, &platter);
                     continue;
                 }
-                Step::Lie { id, bytes } => {
+                Step::Violation { id, bytes } => {
                     broken = true;
                     platter.fake.with(0, |queue| queue.put(id, bytes));
                     continue;
@@ -602,7 +598,7 @@ fn run(config: &[u8], features: u64, steps: &[Step], lie_at: Option<(usize, u32,
         // All that is left comes back; an invalid answer that named a request in flight may not have been detected.
         let outcomes = poll(&mut blk);
         settle(outcomes, &mut under_way, &mut expected, &mut busy, &platter);
-        assert!(blk.lie().is_none() || under_way.is_empty(), "a buffer was lost");
+        assert!(blk.violation().is_none() || under_way.is_empty(), "a buffer was lost");
         return;
     }
     let outcomes = finish(&mut platter, &mut blk);
@@ -664,10 +660,10 @@ proptest! {
     fn a_liar_gets_its_buffers_taken_away(
         tables in any::<bool>(),
         steps in prop::collection::vec(step(), 0..150),
-        lie in (any::<usize>(), prop_oneof![128u32..200, any::<u32>()], any::<u32>()),
+        violation in (any::<usize>(), prop_oneof![128u32..200, any::<u32>()], any::<u32>()),
     ) {
         let features = if tables { ALL } else { ALL & !feature::INDIRECT } | feature::BLK_SIZE_MAX;
-        run(&config(1024, 2, 512), features, &steps, Some(lie));
+        run(&config(1024, 2, 512), features, &steps, Some(violation));
         prop_assert_eq!(DAMAGED.load(Ordering::SeqCst), 0);
     }
 }

@@ -2,9 +2,7 @@
 
 use crate::blk::Blk;
 use crate::blk_tests::{ALL, Count, Platter, Task, config, reads};
-use crate::disk::Disk;
 use crate::fake::{Fake, GuardedDma};
-use crate::{Driver, Notice};
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::sync::Arc;
@@ -14,6 +12,7 @@ use core::sync::atomic::Ordering;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use glass_api::{Block, BlockError, Buf, Instant};
+use glass_drivers_device::{BlockDevice, Disk, Driver, Notice};
 
 const TIME: Duration = Duration::from_secs(30);
 const LATE: Result<(), BlockError> = Err(BlockError::Broken("it has not answered a request for 30 s"));
@@ -73,7 +72,7 @@ fn requests_that_are_not_answered_in_time_fail_and_the_disk_recovers_when_it_has
     assert_eq!((site.disk.take_notice(), site.disk.take_notice()), (Some(Notice::Silent(TIME)), None));
     site.woken();
     // It was not reset, and new requests are refused at once.
-    assert_eq!((site.disk.lie(), site.platter.fake.state().resets), (None, 1));
+    assert_eq!((site.disk.violation(), site.platter.fake.state().resets), (None, 1));
     assert_eq!(site.poll(&mut reads(&site.disk, 1)), Poll::Ready(LATE));
     // A part of the answers is not enough: a write that was given up could still happen.
     site.platter.take();
@@ -150,7 +149,7 @@ fn a_silent_disk_that_breaks_is_started_again() {
     assert!(forgotten && site.round(30) && site.poll(&mut task) == Poll::Ready(LATE));
     assert_eq!(site.disk.take_notice(), Some(Notice::Silent(TIME)));
     site.platter.fake.with(0, |queue| queue.put(9999, 0));
-    assert!(site.round(31) && site.disk.lie().is_some() && site.disk.take_notice().is_none());
+    assert!(site.round(31) && site.disk.violation().is_some() && site.disk.take_notice().is_none());
     site.disk.restart().unwrap();
     let mut task = reads(&site.disk, 1);
     assert!(site.poll(&mut task).is_pending());

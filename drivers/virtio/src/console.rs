@@ -5,15 +5,13 @@
 //! instead calls [`Console::has_room`] first, then [`Console::want_room`], and polls
 //! [`Console::take_room`].
 
-use crate::Driver;
 use crate::console_input::{INPUT_BUFFERS, Input};
 use crate::console_output::Output;
 use crate::console_port::{self, Control};
-use crate::dma::Dma;
-use crate::error::{Lie, SetupError};
 use crate::queue::{Queue, QueueOptions, kick_all};
 use crate::session::Session;
 use crate::transport::{Transport, device, feature};
+use glass_drivers_device::{Dma, Driver, SetupError, Violation};
 
 /// How much a console may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +86,7 @@ impl<T: Transport, D: Dma> Console<T, D> {
     /// Whether [`Console::write`] takes `bytes` bytes now, or if that is more than there ever is room for, whether
     /// everything is free. True for a console that does not work: it drops what it gets.
     pub fn has_room(&mut self, bytes: usize) -> bool {
-        self.port.output.has_room(bytes) || self.lie().is_some()
+        self.port.output.has_room(bytes) || self.violation().is_some()
     }
 
     /// Requests a notice when the host has read something: [`Driver::poll`] then reports progress, [`Driver::arm`] requests
@@ -118,7 +116,7 @@ impl<T: Transport, D: Dma> Console<T, D> {
         self.kick();
         for _ in 0..looks {
             self.port.output.reap();
-            if self.port.output.queue.in_flight() == 0 || self.port.output.queue.lie().is_some() {
+            if self.port.output.queue.in_flight() == 0 || self.port.output.queue.violation().is_some() {
                 break;
             }
             core::hint::spin_loop();
@@ -127,9 +125,9 @@ impl<T: Transport, D: Dma> Console<T, D> {
     }
 
     fn check(&mut self) -> bool {
-        let Some(lie) = self.lie() else { return true };
-        self.port.output.queue.break_with(lie);
-        self.port.input.queue.break_with(lie);
+        let Some(violation) = self.violation() else { return true };
+        self.port.output.queue.break_with(violation);
+        self.port.input.queue.break_with(violation);
         self.session.end();
         false
     }
@@ -155,8 +153,8 @@ impl<T: Transport, D: Dma> Driver for Console<T, D> {
     }
 
     fn arm(&mut self) -> bool {
-        if let Some(lie) = self.session.check_alive() {
-            self.port.output.queue.break_with(lie);
+        if let Some(violation) = self.session.check_alive() {
+            self.port.output.queue.break_with(violation);
         }
         if !self.check() {
             return self.port.output.wants_room() || self.port.output.room_came();
@@ -176,8 +174,8 @@ impl<T: Transport, D: Dma> Driver for Console<T, D> {
     }
 
     /// Why the console is not used any more, if that is so.
-    fn lie(&self) -> Option<Lie> {
-        self.port.output.queue.lie().or(self.port.input.queue.lie())
+    fn violation(&self) -> Option<Violation> {
+        self.port.output.queue.violation().or(self.port.input.queue.violation())
     }
 
     /// Text that the host had not taken is lost. A writer that waits for room need not wait any more.

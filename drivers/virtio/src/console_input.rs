@@ -1,11 +1,10 @@
 //! Input of a console: what the host has written for us.
 
-use crate::dma::{Dma, DmaMemory, Users};
-use crate::error::SetupError;
 use crate::queue::{Queue, QueueOptions, Segment};
 use crate::session::Session;
 use crate::transport::Transport;
 use alloc::vec::Vec;
+use glass_drivers_device::{Dma, DmaMemory, SetupError, Users};
 
 pub const INPUT_BUFFERS: u16 = 4;
 const INPUT_BUFFER_BYTES: usize = 256;

@@ -1,12 +1,11 @@
 //! Output of a console: text that is gathered in buffers until it is sent.
 
-use crate::dma::{Dma, DmaMemory, Users};
-use crate::error::SetupError;
 use crate::queue::{Queue, QueueOptions, Segment};
 use crate::session::Session;
 use crate::transport::Transport;
 use alloc::vec::Vec;
 use core::mem;
+use glass_drivers_device::{Dma, DmaMemory, SetupError, Users};
 use glass_trace::{Group, Name, Operation};
 
 static WAITING_BYTES: Name = Name::new("console: bytes that the host has not read");

@@ -4,11 +4,10 @@
 //! QEMU drops what the host does not read from port 0 (`virtconsole`), so that old guests never wait. From other ports
 //! (`virtserialport`) it takes nothing more until the host has read: there a guest notices that it is too fast.
 
-use crate::dma::{Dma, DmaMemory, Users};
-use crate::error::SetupError;
 use crate::queue::{Queue, QueueOptions, Segment};
 use crate::session::Session;
 use crate::transport::Transport;
+use glass_drivers_device::{Dma, DmaMemory, SetupError, Users};
 
 const CONFIG_PORTS_MAX: u16 = 4;
 const CONTROL_QUEUE: u16 = 3;

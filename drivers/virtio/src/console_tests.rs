@@ -1,12 +1,11 @@
 //! The console driver against a host that reads, or does not.
 
-use crate::Driver;
 use crate::console::{Console, ConsoleConfig};
-use crate::error::Lie;
 use crate::fake::{Fake, GuardedDma};
 use crate::transport::{device, feature, status};
 use alloc::vec;
 use alloc::vec::Vec;
+use glass_drivers_device::{Driver, Violation};
 use std::thread;
 
 fn console(config: ConsoleConfig) -> (Fake, Console<Fake, GuardedDma>) {
@@ -182,12 +181,12 @@ fn a_device_that_has_given_up_is_noticed_when_it_interrupts() {
     let (fake, mut console) = console(ConsoleConfig::default());
     assert!(!console.arm());
     fake.state().status |= status::NEEDS_RESET;
-    assert!(!console.arm() && console.lie().is_none(), "the status is not read without a reason");
+    assert!(!console.arm() && console.violation().is_none(), "the status is not read without a reason");
     console.acknowledge();
     assert_eq!(fake.state().acknowledged, 1);
     console.want_room();
     assert!(console.arm(), "who waits for room must not sleep");
-    assert_eq!(console.lie(), Some(Lie::NeedsReset));
+    assert_eq!(console.violation(), Some(Violation::NeedsReset));
     assert!(console.poll() && console.arm(), "nor who has not heard yet that there is room");
     assert!(console.take_room() && console.has_room(1 << 20) && !console.arm());
     assert_eq!(fake.state().status, 0);
@@ -290,9 +289,9 @@ fn a_console_that_gave_up_is_started_again() {
         fake.state().status |= status::NEEDS_RESET;
         console.acknowledge();
         console.arm();
-        assert_eq!(console.lie(), Some(Lie::NeedsReset));
+        assert_eq!(console.violation(), Some(Violation::NeedsReset));
         console.restart().unwrap();
-        assert_eq!((console.lie(), console.poll(), console.take_room()), (None, waits, waits));
+        assert_eq!((console.violation(), console.poll(), console.take_room()), (None, waits, waits));
         console.write(b"text");
         console.kick();
         assert_eq!(read(&fake), b"text");

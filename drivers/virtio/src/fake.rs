@@ -4,8 +4,6 @@
 //! checks what no driver may do: name memory that was not given to it, or loop a chain. What a
 //! request means is up to the test.
 
-use crate::dma::{Dma, DmaMemory, IdentityDma, PAGE_BYTES, Users};
-use crate::error::SetupError;
 use crate::queue::Segment;
 use crate::transport::{QueueAddresses, Transport, feature, status};
 use alloc::alloc::{Layout, alloc_zeroed, dealloc};
@@ -14,6 +12,7 @@ use alloc::vec::Vec;
 use core::ptr;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicUsize, Ordering, fence};
+use glass_drivers_device::{Dma, DmaMemory, IdentityDma, PAGE_BYTES, SetupError, Users};
 use std::sync::{Mutex, MutexGuard};
 
 /// What both sides of the fake registers share.

@@ -3,9 +3,6 @@
 //! A path is looked up name by name. What a lookup answers is kept for as long as the host permits, for [`NAMES_MAX`] names at most. A
 //! node of the host is forgotten, so that the host can close it, when no name, open file or operation of ours refers to it.
 
-use crate::Driver;
-use crate::dma::Dma;
-use crate::error::{Lie, SetupError};
 use crate::fs::{Completion, Data, Fs, Refused};
 use crate::fuse::{self, ENTRY_BYTES, Entry, FIXED_BYTES_MAX, Limits, Message, Opcode, ROOT};
 use crate::transport::Transport;
@@ -22,6 +19,7 @@ use core::time::Duration;
 use glass_api::{
     Buf, DirectoryEntry, ENTRIES_MAX, File, FileError, FileKind, Files, Instant, Metadata, Open, path_names,
 };
+use glass_drivers_device::{Dma, Driver, SetupError, Violation};
 use glass_trace::{BlockKind, Group, Name};
 
 /// Names that are kept.
@@ -347,8 +345,8 @@ impl<T: Transport, D: Dma> State<T, D> {
 
     fn submit(&mut self, message: Message, data: Data, slot: Option<Rc<Slot>>, now: Instant) {
         if self.limits.is_none() || !self.waiting.is_empty() {
-            if let Some(lie) = self.fs.lie() {
-                return refuse(FileError::Broken(lie.as_str()), message.opcode, data, slot);
+            if let Some(violation) = self.fs.violation() {
+                return refuse(FileError::Broken(violation.as_str()), message.opcode, data, slot);
             }
             if self.waiting.len() >= WAITING_MAX {
                 return refuse(FileError::TooMany, message.opcode, data, slot);
@@ -375,9 +373,9 @@ impl<T: Transport, D: Dma> State<T, D> {
 
     /// Submits what waits, as far as there is room, or fails it if the device is broken.
     fn admit(&mut self, now: Instant) {
-        if let Some(lie) = self.fs.lie() {
+        if let Some(violation) = self.fs.violation() {
             for (message, data, slot) in mem::take(&mut self.waiting) {
-                refuse(FileError::Broken(lie.as_str()), message.opcode, data, slot);
+                refuse(FileError::Broken(violation.as_str()), message.opcode, data, slot);
             }
         }
         while self.limits.is_some()
@@ -411,7 +409,7 @@ impl<T: Transport, D: Dma> Shared<T, D> {
         if completion.opcode == Opcode::Init {
             state.limits = completion.result.ok().and_then(|()| fuse::limits(&completion.fixed).ok());
             if state.limits.is_none() {
-                state.fs.break_with(Lie::BadAnswer);
+                state.fs.break_with(Violation::BadAnswer);
             }
             return true;
         }
@@ -433,9 +431,9 @@ impl<T: Transport, D: Dma> Shared<T, D> {
         }
         loop {
             let Some((node, lookups, of)) = self.debts.forgets.borrow().front().copied() else { return };
-            if of == generation && !state.fs.forget(node, lookups) && state.fs.lie().is_none() {
+            if of == generation && !state.fs.forget(node, lookups) && state.fs.violation().is_none() {
                 if self.debts.forgets.borrow().len() > FORGETS_MAX {
-                    state.fs.break_with(Lie::NoAnswer);
+                    state.fs.break_with(Violation::NoAnswer);
                 }
                 return;
             }
@@ -482,8 +480,8 @@ impl<T: Transport, D: Dma> Driver for HostFiles<T, D> {
         self.shared.state.borrow_mut().fs.acknowledge();
     }
 
-    fn lie(&self) -> Option<Lie> {
-        self.shared.state.borrow().fs.lie()
+    fn violation(&self) -> Option<Violation> {
+        self.shared.state.borrow().fs.violation()
     }
 
     /// What is open, and every name, is of the device's last use: operations on them fail.

@@ -3,8 +3,6 @@
 //! A message and the fixed part of its answer are copied; data that is read or written is in a [`Buf`] that is lent to the device for
 //! one request.
 
-use crate::dma::{Dma, DmaMemory, Loan, Users};
-use crate::error::{Lie, SetupError};
 use crate::fuse::{ANSWER_BYTES, FIXED_BYTES_MAX, Message, Opcode, check_answer};
 use crate::queue::{Queue, QueueOptions, Segment, Token, kick_all};
 use crate::session::Session;
@@ -13,6 +11,7 @@ use alloc::vec::Vec;
 use core::mem;
 use core::ops::Range;
 use glass_api::{Buf, FileError, Instant};
+use glass_drivers_device::{Dma, DmaMemory, Loan, SetupError, Users, Violation};
 use glass_trace::Operation;
 
 /// FORGET, which needs no answer, has a queue of its own.
@@ -142,8 +141,8 @@ impl<T: Transport, D: Dma> Fs<T, D> {
     /// Takes a request; the device can see it at once and is notified at the next kick. Returns its number.
     pub fn submit(&mut self, mut message: Message, mut data: Data, now: Instant) -> Result<u64, Refused> {
         let card = &mut self.card;
-        if let Some(lie) = card.queue.lie() {
-            return Err(Refused::Error(FileError::Broken(lie.as_str()), data));
+        if let Some(violation) = card.queue.violation() {
+            return Err(Refused::Error(FileError::Broken(violation.as_str()), data));
         }
         if message.bytes.len() > MESSAGE_STRIDE {
             return Err(Refused::Error(FileError::BadPath, data));
@@ -231,12 +230,12 @@ impl<T: Transport, D: Dma> Fs<T, D> {
 
     /// The next completion. After a violation of the specification all requests fail.
     pub fn poll_one(&mut self) -> Option<Completion> {
-        if let Some(lie) = self.card.forgets.lie() {
-            self.card.queue.break_with(lie);
+        if let Some(violation) = self.card.forgets.violation() {
+            self.card.queue.break_with(violation);
         }
         let used = match self.card.queue.pop() {
             Ok(used) => used?,
-            Err(lie) => return self.fail_one(lie),
+            Err(violation) => return self.fail_one(violation),
         };
         let mut request = self.card.in_flight[used.token.index()].take()?;
         if let Some(loan) = request.loan.take() {
@@ -251,9 +250,11 @@ impl<T: Transport, D: Dma> Fs<T, D> {
         self.card.answers.copy_to(token.index() * ANSWER_STRIDE, &mut answer);
         let (header, fixed_part) = answer.split_at(ANSWER_BYTES);
         let result = match check_answer(header, request.number, written_bytes) {
-            Ok(Ok(())) if written_bytes < ANSWER_BYTES + request.answer_bytes => Err(self.broken_by(Lie::BadAnswer)),
+            Ok(Ok(())) if written_bytes < ANSWER_BYTES + request.answer_bytes => {
+                Err(self.broken_by(Violation::BadAnswer))
+            }
             Ok(result) => result,
-            Err(_) => Err(self.broken_by(Lie::BadAnswer)),
+            Err(_) => Err(self.broken_by(Violation::BadAnswer)),
         };
         let mut fixed = [0; FIXED_BYTES_MAX];
         if result.is_ok() {
@@ -266,17 +267,17 @@ impl<T: Transport, D: Dma> Fs<T, D> {
         Completion { number, opcode, result, fixed, buf: data.into_buf(), filled_bytes }
     }
 
-    fn broken_by(&mut self, lie: Lie) -> FileError {
-        FileError::Broken(self.card.queue.break_with(lie).as_str())
+    fn broken_by(&mut self, violation: Violation) -> FileError {
+        FileError::Broken(self.card.queue.break_with(violation).as_str())
     }
 
     /// Resets the device, so that it releases our memory, and returns one of the requests that fail by that.
-    fn fail_one(&mut self, lie: Lie) -> Option<Completion> {
+    fn fail_one(&mut self, violation: Violation) -> Option<Completion> {
         self.end_use();
         let request = self.card.in_flight.iter_mut().find_map(Option::take)?;
         glass_trace::complete(self.name, request.number, 0, 0, true);
         let InFlight { number, opcode, data, .. } = request;
-        let result = Err(FileError::Broken(lie.as_str()));
+        let result = Err(FileError::Broken(violation.as_str()));
         Some(Completion { number, opcode, result, fixed: [0; FIXED_BYTES_MAX], buf: data.into_buf(), filled_bytes: 0 })
     }
 
@@ -299,14 +300,14 @@ impl<T: Transport, D: Dma> Fs<T, D> {
     }
 
     /// Ends the use of a device that has given an answer which this driver does not accept.
-    pub fn break_with(&mut self, lie: Lie) {
-        self.card.queue.break_with(lie);
+    pub fn break_with(&mut self, violation: Violation) {
+        self.card.queue.break_with(violation);
     }
 
     /// Breaks a device that has had a request since before `oldest`.
     pub fn expect_answers(&mut self, oldest: Instant) {
         if self.oldest().is_some_and(|since| since < oldest) {
-            self.card.queue.break_with(Lie::NoAnswer);
+            self.card.queue.break_with(Violation::NoAnswer);
         }
     }
 
@@ -322,7 +323,7 @@ impl<T: Transport, D: Dma> Fs<T, D> {
         Ok(())
     }
 
-    /// As [`Driver::kick`](crate::Driver::kick).
+    /// As [`Driver::kick`](glass_drivers_device::Driver::kick).
     pub fn kick(&mut self) {
         let Card { queue, forgets, .. } = &mut self.card;
         // The first kick is that of a device that has no name yet.
@@ -333,31 +334,31 @@ impl<T: Transport, D: Dma> Fs<T, D> {
         }
     }
 
-    /// As [`Driver::arm`](crate::Driver::arm).
+    /// As [`Driver::arm`](glass_drivers_device::Driver::arm).
     pub fn arm(&mut self) -> bool {
-        if let Some(lie) = self.session.check_alive() {
-            self.card.queue.break_with(lie);
+        if let Some(violation) = self.session.check_alive() {
+            self.card.queue.break_with(violation);
         }
-        if self.lie().is_some() {
+        if self.violation().is_some() {
             return !self.session.has_ended();
         }
         self.card.queue.arm()
     }
 
-    /// As [`Driver::disarm`](crate::Driver::disarm).
+    /// As [`Driver::disarm`](glass_drivers_device::Driver::disarm).
     pub fn disarm(&mut self) {
         self.card.queue.disarm();
     }
 
-    /// As [`Driver::acknowledge`](crate::Driver::acknowledge).
+    /// As [`Driver::acknowledge`](glass_drivers_device::Driver::acknowledge).
     pub fn acknowledge(&mut self) {
         // What was forgotten lies there until the next FORGET, and no interrupt was requested for it.
         self.session.acknowledge(self.card.queue.explains_interrupt());
     }
 
     /// Why the device is not used any more, if that is so.
-    pub fn lie(&self) -> Option<Lie> {
-        self.card.queue.lie().or(self.card.forgets.lie())
+    pub fn violation(&self) -> Option<Violation> {
+        self.card.queue.violation().or(self.card.forgets.violation())
     }
 
     /// Sets the name in the trace of the device.

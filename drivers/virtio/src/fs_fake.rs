@@ -1,6 +1,5 @@
 //! A host in memory that serves a small directory by FUSE, or answers what no correct device does.
 
-use crate::Driver;
 use crate::fake::{Chain, DAMAGED, Fake, GuardedDma};
 use crate::files::HostFiles;
 use crate::fs::Fs;
@@ -16,6 +15,7 @@ use core::pin::pin;
 use core::sync::atomic::Ordering;
 use core::task::{Context, Poll, Waker};
 use glass_api::Instant;
+use glass_drivers_device::Driver;
 
 pub const ROOT: u64 = 1;
 pub const DIRECTORY_MODE: u32 = 0o040_755;

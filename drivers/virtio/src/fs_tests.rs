@@ -1,7 +1,5 @@
 //! Files against a device in memory.
 
-use crate::Driver;
-use crate::error::{Lie, SetupError};
 use crate::fake::{BounceDma, Chain, Fake, GuardedDma, RecordingDma};
 use crate::files::HostFiles;
 use crate::fs::{Data, Fs, Refused};
@@ -12,6 +10,7 @@ use alloc::vec::Vec;
 use core::pin::pin;
 use core::task::{Context, Poll, Waker};
 use glass_api::{Buf, File, FileError, FileKind, Files, Instant, Open};
+use glass_drivers_device::{Driver, SetupError, Violation};
 
 #[test]
 fn a_file_is_read_in_pieces_and_closed() {
@@ -332,7 +331,7 @@ fn buffers_are_lent_for_their_request_only() {
     // It has given up by itself, which is noticed before sleeping.
     fake.state().status |= status::NEEDS_RESET;
     fs.acknowledge();
-    assert!(fs.arm() && fs.lie() == Some(Lie::NeedsReset));
+    assert!(fs.arm() && fs.violation() == Some(Violation::NeedsReset));
     fs.restart().unwrap();
     assert_eq!(dma.count(), 0);
     submit(&mut fs);
@@ -368,7 +367,7 @@ fn a_device_that_has_given_up_is_noticed_whatever_it_has_forgotten() {
     assert!(!site.files.arm());
     site.host.fake.state().status |= status::NEEDS_RESET;
     site.files.acknowledge();
-    assert!(site.files.arm() && site.files.lie() == Some(Lie::NeedsReset));
+    assert!(site.files.arm() && site.files.violation() == Some(Violation::NeedsReset));
     assert!(!site.files.poll() && !site.files.arm());
 }
 
@@ -435,8 +434,8 @@ fn an_answer_that_is_not_valid_breaks_the_device_and_it_starts_again() {
         site.now.set(Instant(site.now.get().0 + 2_000_000_000));
         site.host.damage = Some(damage);
         let failed = site.run(files.metadata("folder/file")).err();
-        assert_eq!(failed, Some(FileError::Broken(Lie::BadAnswer.as_str())));
-        assert_eq!(site.files.lie(), Some(Lie::BadAnswer));
+        assert_eq!(failed, Some(FileError::Broken(Violation::BadAnswer.as_str())));
+        assert_eq!(site.files.violation(), Some(Violation::BadAnswer));
         site.files.restart().unwrap();
         site.host.lookups.clear();
         site.host.open.clear();
@@ -454,8 +453,8 @@ fn a_host_that_speaks_an_older_fuse_is_given_up() {
     site.host.damage = Some(|answer| answer[16 + 4] = 30);
     let files = site.files.clone();
     let refused = site.run(files.metadata("folder")).err();
-    assert_eq!(refused, Some(FileError::Broken(Lie::BadAnswer.as_str())));
-    assert_eq!(site.files.lie(), Some(Lie::BadAnswer));
+    assert_eq!(refused, Some(FileError::Broken(Violation::BadAnswer.as_str())));
+    assert_eq!(site.files.violation(), Some(Violation::BadAnswer));
     site.files.restart().unwrap();
     assert!(site.run(files.metadata("folder")).is_ok());
 }
@@ -482,7 +481,7 @@ fn a_lie_about_what_is_forgotten_ends_every_request() {
     // Its future is dropped with the answer, and the node in it is forgotten.
     drop(other);
     site.files.kick();
-    assert!(site.files.lie().is_some());
+    assert!(site.files.violation().is_some());
     site.files.restart().unwrap();
     let answer = task.as_mut().poll(context);
     assert!(matches!(answer, Poll::Ready(Err(FileError::Broken(_)))), "{answer:?}");
@@ -594,9 +593,9 @@ fn a_host_that_forgets_nothing_is_given_up() {
     let forgotten_max = 128 + 4 * 4096;
     (0..=forgotten_max).for_each(|number| find_another(&mut site, number));
     assert_eq!(site.host.fake.with(0, |queue| queue.available_index()), 128);
-    assert_eq!(site.files.lie(), None);
+    assert_eq!(site.files.violation(), None);
     find_another(&mut site, forgotten_max + 1);
-    assert_eq!(site.files.lie(), Some(Lie::NoAnswer));
+    assert_eq!(site.files.violation(), Some(Violation::NoAnswer));
 }
 
 #[test]
@@ -612,11 +611,11 @@ fn a_host_that_does_not_answer_is_given_up() {
     let deadline = site.files.deadline().unwrap();
     site.now.set(Instant(deadline.0 - 1));
     site.files.poll();
-    assert_eq!(site.files.lie(), None);
+    assert_eq!(site.files.violation(), None);
     site.now.set(Instant(deadline.0 + 1));
     site.files.poll();
     site.files.poll();
     let answer = task.as_mut().poll(context);
     assert!(matches!(answer, Poll::Ready(Err(FileError::Broken(_)))), "{answer:?}");
-    assert_eq!(site.files.lie(), Some(Lie::NoAnswer));
+    assert_eq!(site.files.violation(), Some(Violation::NoAnswer));
 }

@@ -1,8 +1,8 @@
 //! Devices on the bus virtio-mmio: one window of registers each (virtio 1.2, section 4.2).
 
-use crate::error::{SetupError, TransportError};
-use crate::registers::{MmioRegisters, Registers, after_write};
+use crate::error::TransportError;
 use crate::transport::{QueueAddresses, Transport};
+use glass_drivers_device::{MmioRegisters, Registers, SetupError, after_write};
 
 /// Size of one device's window.
 pub const WINDOW_BYTES: usize = 512;

@@ -4,17 +4,15 @@
 //! buffer, and only the copy is looked at. With a TAP device behind it the host computes checksums and cuts and joins TCP segments, so
 //! a frame may be 64 KiB long and the cost of a frame is paid a fortieth as often.
 
-use crate::Driver;
-use crate::dma::{Dma, Users};
-use crate::error::{Lie, SetupError};
 use crate::net_buffers::{
     Agreed, BufferId, LARGE_BYTES, Plan, Pool, QUEUE_SIZE, Receiver, SMALL_BYTES, Sent, Transmitter,
 };
-use crate::offload::HEADER_BYTES;
+use crate::net_header::HEADER_BYTES;
 use crate::queue::{Queue, QueueOptions, kick_all};
 use crate::session::Session;
 use crate::transport::{Transport, device, feature};
 use core::num::{NonZeroU16, NonZeroUsize};
+use glass_drivers_device::{Dma, Driver, NetDevice, NetLimits, NetTransmit, SetupError, Users, Violation};
 use glass_trace::{Group, Name};
 
 static FRAMES_QUEUED: Name = Name::new("net: frames queued");
@@ -55,21 +53,6 @@ impl Default for NetConfig {
     fn default() -> NetConfig {
         NetConfig { memory_bytes: 8 << 20, offload: true, fallback_mac: [0x02, b'g', b'l', b'a', b's', b's'] }
     }
-}
-
-/// What a card does for the stack above it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NetLimits {
-    /// Bytes that a frame carries behind its Ethernet header, at most.
-    pub mtu: usize,
-    /// The stack need not compute TCP and UDP checksums of what it sends.
-    pub completes_checksums: bool,
-    /// The stack need not check TCP and UDP checksums: wrong frames are dropped here.
-    pub verifies_checksums: bool,
-    /// Longest frame that the card cuts into TCP segments over IPv4, if it does.
-    pub segment_v4_bytes_max: Option<NonZeroUsize>,
-    /// The same over IPv6.
-    pub segment_v6_bytes_max: Option<NonZeroUsize>,
 }
 
 /// A network card. Dropping it resets the device.
@@ -207,36 +190,6 @@ impl<T: Transport, D: Dma> Net<T, D> {
         self.card.mac
     }
 
-    /// What the card does for the stack.
-    pub fn limits(&self) -> NetLimits {
-        let Card { receiver, transmitter, mtu, features, .. } = &self.card;
-        let cuts = |feature| (features & feature != 0 && transmitter.large.is_some()).then_some(SEGMENT_BYTES_MAX);
-        NetLimits {
-            mtu: usize::from(*mtu),
-            completes_checksums: transmitter.checksum_offload,
-            // What the stack must not check: a frame whose checksum the device left incomplete.
-            verifies_checksums: receiver.verify,
-            segment_v4_bytes_max: cuts(feature::NET_HOST_TSO4),
-            segment_v6_bytes_max: cuts(feature::NET_HOST_TSO6),
-        }
-    }
-
-    /// The next frame and the right to answer it at once: none is taken without room for an answer.
-    pub fn receive(&mut self) -> Option<(&[u8], NetTransmit<'_>)> {
-        let Card { receiver, transmitter, .. } = &mut self.card;
-        if !transmitter.make_ready() {
-            return None;
-        }
-        let frame_bytes = receiver.next()?;
-        Some((&receiver.copy[HEADER_BYTES..HEADER_BYTES + frame_bytes], NetTransmit { transmitter }))
-    }
-
-    /// The right to send a frame, if there is room for one.
-    pub fn transmit(&mut self) -> Option<NetTransmit<'_>> {
-        let transmitter = &mut self.card.transmitter;
-        transmitter.make_ready().then_some(NetTransmit { transmitter })
-    }
-
     /// Records in the trace how full the queues are, if that has changed.
     fn trace_gauges(&mut self) {
         let now = (self.card.transmitter.queue.in_flight(), self.card.receiver.queue.in_flight());
@@ -251,9 +204,9 @@ impl<T: Transport, D: Dma> Net<T, D> {
 
     /// Ends the use of the card after a violation: it is reset, so that it releases our memory.
     fn check(&mut self) -> bool {
-        let Some(lie) = self.lie() else { return true };
-        self.card.receiver.queue.break_with(lie);
-        self.card.transmitter.queue.break_with(lie);
+        let Some(violation) = self.violation() else { return true };
+        self.card.receiver.queue.break_with(violation);
+        self.card.transmitter.queue.break_with(violation);
         self.session.end();
         false
     }
@@ -291,8 +244,8 @@ impl<T: Transport, D: Dma> Driver for Net<T, D> {
     }
 
     fn arm(&mut self) -> bool {
-        if let Some(lie) = self.session.check_alive() {
-            self.card.receiver.queue.break_with(lie);
+        if let Some(violation) = self.session.check_alive() {
+            self.card.receiver.queue.break_with(violation);
         }
         if !self.check() {
             return false;
@@ -318,8 +271,8 @@ impl<T: Transport, D: Dma> Driver for Net<T, D> {
     }
 
     /// Why the card is not used any more, if that is so.
-    fn lie(&self) -> Option<Lie> {
-        self.card.receiver.queue.lie().or(self.card.transmitter.queue.lie())
+    fn violation(&self) -> Option<Violation> {
+        self.card.receiver.queue.violation().or(self.card.transmitter.queue.violation())
     }
 
     fn restart(&mut self) -> Result<(), SetupError> {
@@ -349,14 +302,46 @@ impl<T: Transport, D: Dma> Driver for Net<T, D> {
 }
 
 /// The right to send one frame.
-pub struct NetTransmit<'a> {
+pub struct Transmit<'a> {
     transmitter: &'a mut Transmitter,
 }
 
-impl NetTransmit<'_> {
-    /// Sends a frame of `bytes` bytes that `fill` writes. The device cuts it into TCP segments with `segment_bytes` of payload each, if
-    /// that is given and [`NetLimits`] permit it. A frame longer than they permit is lost, as frames are.
-    pub fn send<R>(self, bytes: usize, segment_bytes: Option<NonZeroU16>, fill: impl FnOnce(&mut [u8]) -> R) -> R {
+impl<T: Transport, D: Dma> NetDevice for Net<T, D> {
+    type Transmit<'a>
+        = Transmit<'a>
+    where
+        Self: 'a;
+
+    fn limits(&self) -> NetLimits {
+        let Card { receiver, transmitter, mtu, features, .. } = &self.card;
+        let cuts = |feature| (features & feature != 0 && transmitter.large.is_some()).then_some(SEGMENT_BYTES_MAX);
+        NetLimits {
+            mtu: usize::from(*mtu),
+            completes_checksums: transmitter.checksum_offload,
+            // What the stack must not check: a frame whose checksum the device left incomplete.
+            verifies_checksums: receiver.verify,
+            segment_v4_bytes_max: cuts(feature::NET_HOST_TSO4),
+            segment_v6_bytes_max: cuts(feature::NET_HOST_TSO6),
+        }
+    }
+
+    fn receive(&mut self) -> Option<(&[u8], Transmit<'_>)> {
+        let Card { receiver, transmitter, .. } = &mut self.card;
+        if !transmitter.make_ready() {
+            return None;
+        }
+        let frame_bytes = receiver.next()?;
+        Some((&receiver.copy[HEADER_BYTES..HEADER_BYTES + frame_bytes], Transmit { transmitter }))
+    }
+
+    fn transmit(&mut self) -> Option<Transmit<'_>> {
+        let transmitter = &mut self.card.transmitter;
+        transmitter.make_ready().then_some(Transmit { transmitter })
+    }
+}
+
+impl NetTransmit for Transmit<'_> {
+    fn send<R>(self, bytes: usize, segment_bytes: Option<NonZeroU16>, fill: impl FnOnce(&mut [u8]) -> R) -> R {
         match self.transmitter.take(bytes) {
             Some(buffer) => self.transmitter.send(buffer, bytes, segment_bytes, fill),
             None => fill(&mut alloc::vec![0; bytes]),

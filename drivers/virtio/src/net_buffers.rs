@@ -1,13 +1,12 @@
 //! A network card's buffers and the two directions that they travel in.
 
-use crate::dma::{Dma, DmaMemory, Users};
-use crate::error::{Lie, SetupError};
-use crate::offload::{self, HEADER_BYTES, Verdict};
+use crate::net_header::{self, HEADER_BYTES};
 use crate::queue::{Queue, Segment, Used};
 use crate::session::Session;
 use crate::transport::Transport;
 use alloc::vec::Vec;
 use core::num::NonZeroU16;
+use glass_drivers_device::{Dma, DmaMemory, SetupError, Users, Verdict, Violation};
 use glass_trace::{Operation, UNREQUESTED_MIN};
 
 /// Descriptors each way, as many as QEMU has by default.
@@ -188,12 +187,12 @@ impl Receiver {
             return None;
         }
         let header = *self.copy.first_chunk().expect("the copy has room for a header");
-        let buffers = if self.agreed.merged { offload::buffers(&header) } else { 1 };
+        let buffers = if self.agreed.merged { net_header::buffers(&header) } else { 1 };
         let mut frame_end = first_bytes;
         // All buffers of a frame are completed at once (virtio 1.2, section 5.1.6.4), so one that is missing will never come.
         for _ in 1..buffers {
             let Ok(Some(used)) = self.queue.pop() else {
-                self.queue.break_with(Lie::BufferCount { buffers });
+                self.queue.break_with(Violation::BufferCount { buffers });
                 return None;
             };
             frame_end = match frame_end {
@@ -205,15 +204,15 @@ impl Receiver {
             };
         }
         if buffers == 0 {
-            self.queue.break_with(Lie::BufferCount { buffers });
+            self.queue.break_with(Violation::BufferCount { buffers });
             return None;
         }
         let frame_bytes = frame_end?.checked_sub(HEADER_BYTES)?;
         let Agreed { joined_v4, joined_v6, .. } = self.agreed;
         let (header, frame) = self.copy[..HEADER_BYTES + frame_bytes].split_first_chunk()?;
         let is_good = frame_bytes >= FRAME_BYTES_MIN
-            && offload::is_agreed(header, joined_v4, joined_v6)
-            && (!self.verify || offload::verify(header, frame) == Verdict::Good);
+            && net_header::is_agreed(header, joined_v4, joined_v6)
+            && (!self.verify || net_header::verify(header, frame) == Verdict::Good);
         is_good.then_some(frame_bytes)
     }
 
@@ -303,7 +302,7 @@ impl Transmitter {
         *header = [0; HEADER_BYTES];
         let result = fill(frame);
         if checksum_offload {
-            offload::prepare(header, frame, segment_bytes);
+            net_header::prepare(header, frame, segment_bytes);
         }
         let address = pool.memory.device_address(start);
         let segment = Segment { address, bytes: (HEADER_BYTES + frame_bytes) as u32, device_writes: false };

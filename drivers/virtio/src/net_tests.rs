@@ -1,17 +1,15 @@
 //! The network driver against a wire in memory.
 
-use crate::Driver;
-use crate::checksum::Sum;
-use crate::error::{Lie, SetupError};
 use crate::fake::{DAMAGED, Fake, GuardedDma};
-use crate::net::{Net, NetConfig, NetLimits};
+use crate::net::{Net, NetConfig};
 use crate::net_buffers::{Agreed, Plan};
-use crate::offload::{self, HEADER_BYTES, Offload, Verdict};
+use crate::net_header::{self, HEADER_BYTES};
 use crate::transport::{device, feature, status};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::num::NonZeroUsize;
 use core::sync::atomic::Ordering;
+use glass_drivers_device::{Driver, NetDevice, NetLimits, NetTransmit, SetupError, Sum, Verdict, Violation, verify};
 
 const PLAIN: u64 = feature::EVENT_IDX | feature::NET_MAC;
 const CHECKSUMS: u64 = PLAIN | feature::NET_CSUM | feature::NET_GUEST_CSUM;
@@ -61,7 +59,7 @@ pub fn frame(version: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
         frame.extend([protocol, 64]);
     }
     frame.extend(&addresses);
-    let sum = Sum::default().add(&addresses).add_word(length).add_word(u16::from(protocol)).add(&l4);
+    let sum = Sum::default().with(&addresses).with_word(length).with_word(u16::from(protocol)).with(&l4);
     let checksum = if protocol == 6 { 16 } else { 6 };
     l4[checksum..checksum + 2].copy_from_slice(&(!sum.fold()).to_be_bytes());
     frame.extend(l4);
@@ -321,7 +319,7 @@ fn a_frame_is_put_together_from_its_buffers() {
             assert!(net.poll() && receive(&mut net) == Some(frame), "{bytes} bytes in round {round}");
         }
     }
-    assert_eq!(net.lie(), None);
+    assert_eq!(net.violation(), None);
 }
 
 /// The wrong number of buffers would let the next frame start inside another one.
@@ -331,7 +329,7 @@ fn a_number_of_buffers_that_cannot_be_ends_the_use_of_the_device() {
         let (fake, mut net) = net(MERGED, 8 << 20);
         deliver_merged(&fake, in_buffers(reported), &vec![0; 8704 * completed - HEADER_BYTES], completed);
         assert!(net.poll() && net.receive().is_none());
-        assert_eq!(net.lie(), Some(Lie::BufferCount { buffers: reported }), "{completed}");
+        assert_eq!(net.violation(), Some(Violation::BufferCount { buffers: reported }), "{completed}");
         assert!(!net.poll() && net.receive().is_none());
         net.restart().unwrap();
         deliver_merged(&fake, in_buffers(1), &[7; 100], 1);
@@ -350,7 +348,7 @@ fn a_merged_frame_that_is_too_long_is_dropped_and_the_next_one_is_not() {
         deliver_merged(&fake, in_buffers(count), &vec![1; 8704 * usize::from(count) - HEADER_BYTES], count.into());
         deliver_merged(&fake, in_buffers(1), &[7; 100], 1);
         assert_eq!(receive(&mut net), Some(vec![7; 100]));
-        assert_eq!((receive(&mut net), net.lie()), (None, None));
+        assert_eq!((receive(&mut net), net.violation()), (None, None));
     }
     // So is a buffer that has no room for a header.
     fake.with(0, |queue| {
@@ -358,7 +356,7 @@ fn a_merged_frame_that_is_too_long_is_dropped_and_the_next_one_is_not() {
         queue.complete(chain.head, 11);
     });
     deliver_merged(&fake, in_buffers(1), &[7; 100], 1);
-    assert_eq!((receive(&mut net), net.lie()), (Some(vec![7; 100]), None));
+    assert_eq!((receive(&mut net), net.violation()), (Some(vec![7; 100]), None));
 }
 
 /// A header that was not written is not that of the frame before.
@@ -370,7 +368,7 @@ fn an_empty_buffer_takes_no_buffer_of_the_next_frame() {
     assert_eq!(receive(&mut net), Some(long));
     deliver(&fake, [0; HEADER_BYTES], &[], Some(0));
     deliver_merged(&fake, in_buffers(1), &[7; 100], 1);
-    assert_eq!((receive(&mut net), net.lie()), (Some(vec![7; 100]), None));
+    assert_eq!((receive(&mut net), net.violation()), (Some(vec![7; 100]), None));
 }
 
 #[test]
@@ -479,10 +477,10 @@ fn a_card_that_gave_up_is_started_again() {
         fake.state().status |= status::NEEDS_RESET;
         net.acknowledge();
         assert!(!net.arm() && !net.poll());
-        assert_eq!(net.lie(), Some(Lie::NeedsReset));
+        assert_eq!(net.violation(), Some(Violation::NeedsReset));
         assert!(net.transmit().is_none() && net.receive().is_none());
         net.restart().unwrap();
-        assert_eq!((net.lie(), net.mac()), (None, [2, 0, 0, 0, 0, 1]));
+        assert_eq!((net.violation(), net.mac()), (None, [2, 0, 0, 0, 0, 1]));
         deliver(&fake, [0; HEADER_BYTES], &[round; 100], None);
         assert!(net.poll() && receive(&mut net) == Some(vec![round; 100]));
         net.transmit().unwrap().send(60, None, |frame| frame.fill(round));
@@ -495,7 +493,7 @@ fn a_card_that_gave_up_is_started_again() {
         change(&fake);
         fake.with(0, |queue| queue.put(9999, 0));
         assert!(net.poll() && net.receive().is_none() && !net.poll());
-        assert!(net.restart().is_err() && net.lie().is_some() && net.transmit().is_none());
+        assert!(net.restart().is_err() && net.violation().is_some() && net.transmit().is_none());
         fake.state().config[5] = 1;
         if net.restart().is_err() {
             break;
@@ -540,11 +538,11 @@ fn malformed_lengths_are_dropped() {
 /// never reset.
 #[test]
 fn an_interrupt_without_completion_is_a_reason_to_ask() {
-    for (is_sent, is_received, lie) in [
-        (true, false, Some(Lie::NeedsReset)),
+    for (is_sent, is_received, violation) in [
+        (true, false, Some(Violation::NeedsReset)),
         (false, true, None),
         (true, true, None),
-        (false, false, Some(Lie::NeedsReset)),
+        (false, false, Some(Violation::NeedsReset)),
     ] {
         let (fake, mut net) = net(PLAIN, 64 << 10);
         net.transmit().unwrap().send(60, None, |frame| frame.fill(1));
@@ -561,18 +559,18 @@ fn an_interrupt_without_completion_is_a_reason_to_ask() {
         fake.state().status |= status::NEEDS_RESET;
         net.acknowledge();
         net.arm();
-        assert_eq!((fake.state().acknowledged, net.lie()), (1, lie), "{is_sent} {is_received}");
+        assert_eq!((fake.state().acknowledged, net.violation()), (1, violation), "{is_sent} {is_received}");
     }
 }
 
-/// Such an interrupt is no lie by itself: a configuration that changed sends one, too.
+/// Such an interrupt is no violation by itself: a configuration that changed sends one, too.
 #[test]
 fn a_device_that_is_alive_is_used_on_after_an_interrupt_without_completion() {
     let (fake, mut net) = net(PLAIN, 64 << 10);
     assert_eq!(fake.state().status, 15, "acknowledged, driven, agreed on, running");
     net.acknowledge();
     assert!(!net.arm());
-    assert_eq!(net.lie(), None);
+    assert_eq!(net.violation(), None);
 }
 
 #[test]
@@ -633,7 +631,7 @@ fn a_liar_is_reset_and_left_alone() {
     assert!(net.receive().is_none());
     let resets = fake.state().resets;
     assert!(!net.poll() && !net.arm());
-    assert_eq!(net.lie(), Some(Lie::LengthTooLong { bytes: 2049, writable: 2048 }));
+    assert_eq!(net.violation(), Some(Violation::LengthTooLong { bytes: 2049, writable: 2048 }));
     assert_eq!(fake.state().resets, resets + 1);
     assert!(net.transmit().is_none() && net.receive().is_none());
     drop(net);
@@ -656,7 +654,7 @@ fn received_checksums_are_verified_unless_the_device_vouches() {
                 assert!(receive(&mut net) == Some(good.clone()), "IPv{version}, {protocol}, {payload:?}");
                 deliver(&fake, [0; HEADER_BYTES], &wrong(good.clone()), None);
                 assert_eq!(receive(&mut net), None);
-                assert!(Offload::has_right_checksum(&good) && !Offload::has_right_checksum(&wrong(good.clone())));
+                assert!(verify(&good) == Verdict::Good && verify(&wrong(good.clone())) == Verdict::Wrong);
                 for vouched in [1, 2] {
                     let mut header = [0; HEADER_BYTES];
                     header[0] = vouched;
@@ -669,16 +667,16 @@ fn received_checksums_are_verified_unless_the_device_vouches() {
     // A pad after the datagram is not part of it; UDP over IPv4 may go without a checksum.
     let mut padded = frame(4, 17, b"x");
     padded.extend([9; 17]);
-    assert_eq!(offload::verify(&[0; HEADER_BYTES], &padded), Verdict::Good);
+    assert_eq!(net_header::verify(&[0; HEADER_BYTES], &padded), Verdict::Good);
     for (version, verdict) in [(4, Verdict::Good), (6, Verdict::Wrong)] {
         let mut without = frame(version, 17, b"x");
         let at = without.len() - 3;
         without[at..at + 2].fill(0);
-        assert_eq!(offload::verify(&[0; HEADER_BYTES], &without), verdict);
+        assert_eq!(net_header::verify(&[0; HEADER_BYTES], &without), verdict);
     }
     let mut fragment = frame(4, 17, b"x");
     fragment[20] = 0x20;
-    assert!(!Offload::has_right_checksum(&fragment), "it was not verified");
+    assert!(verify(&fragment) != Verdict::Good, "it was not verified");
     deliver(&fake, [0; HEADER_BYTES], &fragment, None);
     assert_eq!(receive(&mut net), None);
     // Without the feature the stack looks for itself.

@@ -3,10 +3,10 @@
 //! Configuration space, address spaces and interrupts are the platform's. It hands over three windows of registers, and the number of
 //! MSI-X messages that it has routed: message 0 is for changes of the configuration, each queue that is set up takes the next one.
 
-use crate::error::{SetupError, TransportError};
-use crate::registers::{Registers, after_write};
+use crate::error::TransportError;
 use crate::transport::{QueueAddresses, Transport};
 use alloc::vec::Vec;
+use glass_drivers_device::{Registers, SetupError, after_write};
 
 /// The vendor that virtio devices have.
 pub const PCI_VENDOR: u16 = 0x1af4;

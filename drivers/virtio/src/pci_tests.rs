@@ -1,11 +1,11 @@
-//! PCI functions of every kind: capabilities that lie, registers that remember.
+//! PCI functions of every kind: capabilities that are wrong, registers that remember.
 
-use crate::error::{SetupError, TransportError};
+use crate::error::TransportError;
 use crate::pci::{PciConfig, PciLayout, PciRegion, PciTransport, pci_capabilities, pci_device_kind};
-use crate::registers::Registers;
 use crate::transport::{QueueAddresses, Transport};
 use alloc::vec;
 use alloc::vec::Vec;
+use glass_drivers_device::{Registers, SetupError};
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex};
 

@@ -5,12 +5,11 @@
 //! stores for each segment, one for the available ring and one for its index; a completion three
 //! loads of shared memory. Nothing is allocated after the queue is made.
 
-use crate::dma::{Dma, DmaMemory, Users};
-use crate::error::{Lie, SetupError};
 use crate::session::Session;
 use crate::transport::{QueueAddresses, Transport};
 use alloc::vec::Vec;
 use core::sync::atomic::{Ordering, fence};
+use glass_drivers_device::{Dma, DmaMemory, SetupError, Users, Violation};
 
 const DESCRIPTOR_BYTES: usize = 16;
 const DESCRIPTOR_NEXT: u16 = 1;
@@ -61,7 +60,7 @@ pub enum AddError {
     /// Too many requests are in flight.
     Full,
     /// The device has violated the specification.
-    Broken(Lie),
+    Broken(Violation),
 }
 
 /// What a queue should be like.
@@ -113,7 +112,7 @@ pub struct Queue {
     seen_used: u16,
     /// An interrupt was requested, and not cancelled since.
     is_armed: bool,
-    lie: Option<Lie>,
+    violation: Option<Violation>,
 }
 
 impl Queue {
@@ -172,7 +171,7 @@ impl Queue {
             last_used: 0,
             seen_used: 0,
             is_armed: false,
-            lie: None,
+            violation: None,
         };
         queue.disarm();
         Ok(queue)
@@ -190,7 +189,7 @@ impl Queue {
 
     /// Whether a request of `segments` segments fits now.
     pub fn has_room(&self, segments: usize) -> bool {
-        self.lie.is_none() && self.slots_for(segments) <= usize::from(self.free_count)
+        self.violation.is_none() && self.slots_for(segments) <= usize::from(self.free_count)
     }
 
     /// The token that the next [`Queue::add`] returns if it succeeds: lets a driver keep each
@@ -200,13 +199,13 @@ impl Queue {
     }
 
     /// Why the queue is not used any more, if that is so.
-    pub fn lie(&self) -> Option<Lie> {
-        self.lie
+    pub fn violation(&self) -> Option<Violation> {
+        self.violation
     }
 
     /// Ends the use of the queue. The first reason stays.
-    pub fn break_with(&mut self, lie: Lie) -> Lie {
-        *self.lie.get_or_insert(lie)
+    pub fn break_with(&mut self, violation: Violation) -> Violation {
+        *self.violation.get_or_insert(violation)
     }
 
     fn slots_for(&self, segments: usize) -> usize {
@@ -226,8 +225,8 @@ impl Queue {
     /// device writes, none reads it or holds a reference to it.
     pub unsafe fn add(&mut self, segments: &[Segment]) -> Result<Token, AddError> {
         assert!(!segments.is_empty() && segments.is_sorted_by_key(|segment| segment.device_writes));
-        if let Some(lie) = self.lie {
-            return Err(AddError::Broken(lie));
+        if let Some(violation) = self.violation {
+            return Err(AddError::Broken(violation));
         }
         if self.slots_for(segments.len()) > usize::from(self.free_count) {
             return Err(AddError::Full);
@@ -286,7 +285,7 @@ impl Queue {
 
     /// Whether a completion waits to be taken. One load of shared memory.
     pub fn has_used(&self) -> bool {
-        self.lie.is_none() && self.read_used_index() != self.last_used
+        self.violation.is_none() && self.read_used_index() != self.last_used
     }
 
     /// Whether this queue explains an interrupt of its device: one was requested, and a completion waits.
@@ -300,15 +299,15 @@ impl Queue {
     }
 
     /// Takes the next completion. An error ends the use of the queue.
-    pub fn pop(&mut self) -> Result<Option<Used>, Lie> {
-        if let Some(lie) = self.lie {
-            return Err(lie);
+    pub fn pop(&mut self) -> Result<Option<Used>, Violation> {
+        if let Some(violation) = self.violation {
+            return Err(violation);
         }
         if self.last_used == self.seen_used {
             self.seen_used = self.read_used_index();
             let count = self.seen_used.wrapping_sub(self.last_used);
             if count > self.in_flight {
-                return Err(self.break_with(Lie::TooManyCompletions { count, in_flight: self.in_flight }));
+                return Err(self.break_with(Violation::TooManyCompletions { count, in_flight: self.in_flight }));
             }
             if count == 0 {
                 return Ok(None);
@@ -319,14 +318,14 @@ impl Queue {
         let bytes_written = self.rings.load_u32(ring_entry + 4);
         let first = match u16::try_from(id) {
             Ok(first) if first < self.size => first,
-            _ => return Err(self.break_with(Lie::IdOutOfRange { id })),
+            _ => return Err(self.break_with(Violation::IdOutOfRange { id })),
         };
         let Shadow { chain_length, writable_bytes, .. } = self.shadow[usize::from(first)];
         if chain_length == 0 {
-            return Err(self.break_with(Lie::NotInFlight { id: first }));
+            return Err(self.break_with(Violation::NotInFlight { id: first }));
         }
         if bytes_written > writable_bytes {
-            return Err(self.break_with(Lie::LengthTooLong { bytes: bytes_written, writable: writable_bytes }));
+            return Err(self.break_with(Violation::LengthTooLong { bytes: bytes_written, writable: writable_bytes }));
         }
         self.free_chain(first, chain_length);
         self.last_used = self.last_used.wrapping_add(1);
@@ -353,7 +352,7 @@ impl Queue {
     /// Returns the ticks of the trace's clock that the notification took, if there was one: the time in which the core executed nothing but
     /// the write to the device's register.
     pub fn kick(&mut self, transport: &mut impl Transport) -> Option<u64> {
-        if self.added_since_kick == 0 || self.lie.is_some() {
+        if self.added_since_kick == 0 || self.violation.is_some() {
             return None;
         }
         let added = core::mem::take(&mut self.added_since_kick);
@@ -381,7 +380,7 @@ impl Queue {
     /// Requests an interrupt when `more` completions have come and then one more, at most all that
     /// are in flight. Returns true if that many wait already.
     pub fn arm_after(&mut self, more: u16) -> bool {
-        if self.lie.is_some() {
+        if self.violation.is_some() {
             return false;
         }
         self.is_armed = true;

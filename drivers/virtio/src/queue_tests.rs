@@ -1,7 +1,5 @@
 //! The queue against devices that are correct, slow, reordering and malfunctioning.
 
-use crate::dma::Users;
-use crate::error::Lie;
 use crate::fake::{Chain, DAMAGED, Fake, GuardedDma, RecordingDma};
 use crate::queue::{AddError, Queue, QueueOptions, Segment, Token, kick_all};
 use crate::session::Session;
@@ -11,6 +9,7 @@ use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
+use glass_drivers_device::{Users, Violation};
 use proptest::prelude::*;
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -175,13 +174,13 @@ fn the_times_of_several_notifications_add_up() {
 #[test]
 fn each_lie_has_words_of_its_own() {
     let lies = [
-        Lie::IdOutOfRange { id: 1 },
-        Lie::NotInFlight { id: 1 },
-        Lie::LengthTooLong { bytes: 1, writable: 0 },
-        Lie::TooManyCompletions { count: 2, in_flight: 1 },
-        Lie::NeedsReset,
+        Violation::IdOutOfRange { id: 1 },
+        Violation::NotInFlight { id: 1 },
+        Violation::LengthTooLong { bytes: 1, writable: 0 },
+        Violation::TooManyCompletions { count: 2, in_flight: 1 },
+        Violation::NeedsReset,
     ];
-    let words = lies.map(Lie::as_str);
+    let words = lies.map(Violation::as_str);
     assert!(words.iter().all(|text| text.starts_with("it ")), "{words:?}");
     assert_eq!(words.iter().collect::<std::collections::BTreeSet<_>>().len(), lies.len());
 }
@@ -190,30 +189,30 @@ fn each_lie_has_words_of_its_own() {
 #[test]
 fn each_lie_breaks_the_queue_once_and_for_all() {
     type Tell = fn(&mut crate::fake::DeviceQueue);
-    let lies: [(Tell, Lie); 6] = [
-        (|device| device.put(16, 0), Lie::IdOutOfRange { id: 16 }),
-        (|device| device.put(0xffff_ffff, 0), Lie::IdOutOfRange { id: u32::MAX }),
-        (|device| device.put(0x1_0000, 0), Lie::IdOutOfRange { id: 0x1_0000 }),
+    let lies: [(Tell, Violation); 6] = [
+        (|device| device.put(16, 0), Violation::IdOutOfRange { id: 16 }),
+        (|device| device.put(0xffff_ffff, 0), Violation::IdOutOfRange { id: u32::MAX }),
+        (|device| device.put(0x1_0000, 0), Violation::IdOutOfRange { id: 0x1_0000 }),
         // The second descriptor of the first chain is no request.
-        (|device| device.put(1, 0), Lie::NotInFlight { id: 1 }),
-        (|device| device.put(0, 9), Lie::LengthTooLong { bytes: 9, writable: 8 }),
-        (|device| device.publish(3), Lie::TooManyCompletions { count: 3, in_flight: 2 }),
+        (|device| device.put(1, 0), Violation::NotInFlight { id: 1 }),
+        (|device| device.put(0, 9), Violation::LengthTooLong { bytes: 9, writable: 8 }),
+        (|device| device.publish(3), Violation::TooManyCompletions { count: 3, in_flight: 2 }),
     ];
-    for (tell, lie) in lies {
+    for (tell, violation) in lies {
         let (fake, mut queue) = queue_of(SIZE, true, 0);
         add(&mut queue, 1, 1).unwrap();
         add(&mut queue, 1, 1).unwrap();
         fake.with(0, tell);
         assert!(queue.arm(), "a violation is to be handled");
-        assert_eq!(queue.pop(), Err(lie));
-        assert_eq!(queue.lie(), Some(lie));
+        assert_eq!(queue.pop(), Err(violation));
+        assert_eq!(queue.violation(), Some(violation));
         // Nothing moves any more, and no task waits.
-        assert_eq!(add(&mut queue, 1, 0), Err(AddError::Broken(lie)));
-        assert_eq!(queue.pop(), Err(lie));
+        assert_eq!(add(&mut queue, 1, 0), Err(AddError::Broken(violation)));
+        assert_eq!(queue.pop(), Err(violation));
         assert!(!queue.arm() && !queue.has_used() && !queue.has_room(1));
         queue.kick(&mut fake.clone());
         assert_eq!(fake.notifications(), []);
-        assert_eq!(queue.break_with(Lie::NeedsReset), lie);
+        assert_eq!(queue.break_with(Violation::NeedsReset), violation);
     }
 }
 
@@ -227,7 +226,7 @@ fn a_request_completed_twice_is_a_lie() {
         device.put(0, 0);
     });
     assert!(queue.pop().unwrap().is_some());
-    assert_eq!(queue.pop(), Err(Lie::NotInFlight { id: 0 }));
+    assert_eq!(queue.pop(), Err(Violation::NotInFlight { id: 0 }));
 }
 
 #[test]
@@ -470,7 +469,7 @@ enum Step {
     Arm,
     Disarm,
     Wish(u16),
-    Lie {
+    Violation {
         id: u32,
         bytes: u32,
         jump: u16,
@@ -490,9 +489,9 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn lie() -> impl Strategy<Value = Step> {
+fn violation() -> impl Strategy<Value = Step> {
     (prop_oneof![0u32..20, any::<u32>()], prop_oneof![0u32..40, any::<u32>()], prop_oneof![0u16..3, any::<u16>()])
-        .prop_map(|(id, bytes, jump)| Step::Lie { id, bytes, jump })
+        .prop_map(|(id, bytes, jump)| Step::Violation { id, bytes, jump })
 }
 
 /// What the driver and the device must agree on.
@@ -564,7 +563,7 @@ fn run(start: u32, table_entries: u16, steps: &[Step]) {
             }
             Step::Disarm => queue.disarm(),
             Step::Wish(index) => fake.with(0, |device| device.set_available_event(index)),
-            Step::Lie { id, bytes, jump } => {
+            Step::Violation { id, bytes, jump } => {
                 lied = true;
                 fake.with(0, |device| {
                     device.put(id, bytes);
@@ -593,7 +592,7 @@ proptest! {
     #[test]
     fn a_liar_corrupts_nothing(
         tables in prop_oneof![Just(0u16), Just(4)],
-        steps in prop::collection::vec(prop_oneof![12 => step(), 1 => lie()], 0..300),
+        steps in prop::collection::vec(prop_oneof![12 => step(), 1 => violation()], 0..300),
     ) {
         run(0, tables, &steps);
         prop_assert_eq!(DAMAGED.load(Ordering::SeqCst), 0);

@@ -1,10 +1,9 @@
-//! Requests to a disk, and the disk's own description.
+//! Requests as the device has them, and the disk's own description.
 
-use crate::dma::Loan;
-use crate::error::SetupError;
 use crate::session::Session;
 use crate::transport::{Transport, feature};
 use glass_api::{BlockError, BlockInfo, Buf};
+use glass_drivers_device::{Loan, Request, SetupError};
 
 /// The unit of offsets and of the capacity, whatever the device's block size is.
 pub const VIRTIO_SECTOR_BYTES: u64 = 512;
@@ -14,76 +13,6 @@ pub const CONFIG_SEG_MAX: u16 = 12;
 const CONFIG_BLK_SIZE: u16 = 20;
 pub const CONFIG_MAX_DISCARD_SECTORS: u16 = 36;
 pub const CONFIG_MAX_WRITE_ZEROES_SECTORS: u16 = 48;
-
-/// Something to do. The buffer comes back with the completion.
-#[derive(Debug)]
-pub enum Request {
-    /// Fill the buffer from byte `offset` on.
-    Read {
-        /// A multiple of the sector size.
-        offset: u64,
-        /// Sole owner of its memory.
-        buf: Buf,
-    },
-    /// Write the buffer at byte `offset`.
-    Write {
-        /// A multiple of the sector size.
-        offset: u64,
-        /// May be shared.
-        buf: Buf,
-    },
-    /// Put on stable storage whatever has been completed.
-    Flush,
-    /// The bytes are not needed any more. Both numbers are multiples of the sector size.
-    Discard {
-        /// Where they start.
-        offset: u64,
-        /// How many there are.
-        len: usize,
-    },
-    /// Set the bytes to zero, under the same rules.
-    WriteZeroes {
-        /// Where they start.
-        offset: u64,
-        /// How many there are.
-        len: usize,
-    },
-}
-
-impl Request {
-    /// The buffer, if it has one.
-    pub fn into_buf(self) -> Option<Buf> {
-        match self {
-            Request::Read { buf, .. } | Request::Write { buf, .. } => Some(buf),
-            Request::Flush | Request::Discard { .. } | Request::WriteZeroes { .. } => None,
-        }
-    }
-}
-
-/// Names a request until its completion; small and dense, then used again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestId(pub(crate) u16);
-
-impl RequestId {
-    /// The number of a request, for a driver of another protocol.
-    pub fn new(number: u16) -> RequestId {
-        RequestId(number)
-    }
-
-    /// A number below [`Blk::requests_max`](crate::Blk::requests_max), for tables of requests.
-    pub fn index(self) -> usize {
-        usize::from(self.0)
-    }
-}
-
-/// Why a request was not taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SubmitError {
-    /// As many requests are in flight as can be: submit again after a completion.
-    Full,
-    /// It cannot succeed.
-    Refused(BlockError),
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]

@@ -1,14 +1,12 @@
 //! An entropy device (virtio 1.2, section 5.4): the host fills a buffer with random bytes, once for each start of the device and then every now and then.
 
-use crate::Driver;
-use crate::dma::{Dma, DmaMemory, Users};
-use crate::error::{Lie, SetupError};
 use crate::queue::{Queue, QueueOptions, Segment};
 use crate::session::Session;
 use crate::transport::{Transport, device, feature};
 use alloc::boxed::Box;
 use core::time::Duration;
 use glass_api::Instant;
+use glass_drivers_device::{Dma, DmaMemory, Driver, SetupError, Users, Violation};
 
 /// Bytes of entropy that are requested: a key of 256 bits.
 const BYTES: usize = 32;
@@ -84,7 +82,7 @@ impl<T: Transport, D: Dma, F: FnMut(&[u8])> Driver for Rng<T, D, F> {
 
     fn kick(&mut self) -> bool {
         if let Some(repeat) = &mut self.repeat
-            && self.queue.lie().is_none()
+            && self.queue.violation().is_none()
             && repeat.at.is_some_and(|at| at <= (repeat.clock)())
         {
             repeat.at = None;
@@ -94,12 +92,12 @@ impl<T: Transport, D: Dma, F: FnMut(&[u8])> Driver for Rng<T, D, F> {
     }
 
     fn deadline(&mut self) -> Option<Instant> {
-        self.repeat.as_ref().and_then(|repeat| repeat.at).filter(|_| self.queue.lie().is_none())
+        self.repeat.as_ref().and_then(|repeat| repeat.at).filter(|_| self.queue.violation().is_none())
     }
 
     fn arm(&mut self) -> bool {
-        if let Some(lie) = self.session.check_alive() {
-            self.queue.break_with(lie);
+        if let Some(violation) = self.session.check_alive() {
+            self.queue.break_with(violation);
         }
         self.queue.arm()
     }
@@ -112,8 +110,8 @@ impl<T: Transport, D: Dma, F: FnMut(&[u8])> Driver for Rng<T, D, F> {
         self.session.acknowledge(self.queue.explains_interrupt());
     }
 
-    fn lie(&self) -> Option<Lie> {
-        self.queue.lie()
+    fn violation(&self) -> Option<Violation> {
+        self.queue.violation()
     }
 
     fn restart(&mut self) -> Result<(), SetupError> {
@@ -153,7 +151,7 @@ mod tests {
             assert_eq!(delivered.borrow_mut().pop(), Some(vec_of(round)));
             // An answer to nothing.
             fake.with(0, |queue| queue.put(0, 0));
-            assert!(!rng.poll() && rng.lie().is_some());
+            assert!(!rng.poll() && rng.violation().is_some());
             rng.restart().unwrap();
         }
     }
@@ -196,11 +194,11 @@ mod tests {
         let fake = Fake::new(device::RNG, 0, &[]);
         let mut rng = Rng::new(fake.clone(), GuardedDma, |_: &[u8]| ()).unwrap();
         fake.state().status |= status::NEEDS_RESET;
-        assert!(!rng.arm() && rng.lie().is_none(), "the status is not read without a reason");
+        assert!(!rng.arm() && rng.violation().is_none(), "the status is not read without a reason");
         rng.acknowledge();
         assert_eq!(fake.state().acknowledged, 1);
         rng.arm();
-        assert_eq!(rng.lie(), Some(Lie::NeedsReset));
+        assert_eq!(rng.violation(), Some(Violation::NeedsReset));
     }
 
     #[test]

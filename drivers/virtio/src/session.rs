@@ -1,11 +1,10 @@
 //! The use of a device from its reset to its next one: the steps of its start that all devices share, and the memory that
 //! it may use in between.
 
-use crate::dma::{Dma, DmaMemory, Kept, Users};
-use crate::error::{Lie, SetupError};
 use crate::transport::{Transport, feature, status};
 use alloc::vec::Vec;
 use core::mem;
+use glass_drivers_device::{Dma, DmaMemory, Kept, SetupError, Users, Violation};
 
 /// Reads of the status register that a reset may take: at 28 us each, about 30 ms.
 const RESET_READS_MAX: usize = 1000;
@@ -119,9 +118,9 @@ impl<T: Transport> Session<T> {
 
     /// Whether the device has given up by itself, which an interrupt without a completion may mean. A check costs an exit, so
     /// drivers do it only when there is time: before sleeping.
-    pub fn check_alive(&mut self) -> Option<Lie> {
+    pub fn check_alive(&mut self) -> Option<Violation> {
         let is_suspect = mem::take(&mut self.interrupted_for_nothing) && self.phase == Phase::Running;
-        (is_suspect && self.transport.read_status() & status::NEEDS_RESET != 0).then_some(Lie::NeedsReset)
+        (is_suspect && self.transport.read_status() & status::NEEDS_RESET != 0).then_some(Violation::NeedsReset)
     }
 
     /// What `read` reads of the configuration, all from one version of it.

@@ -1,13 +1,12 @@
 //! The start of a device, against devices that do not keep to it, and what its end frees.
 
-use crate::dma::Users;
-use crate::error::{Lie, SetupError};
 use crate::fake::{Fake, GuardedDma, State};
 use crate::queue::{Queue, QueueOptions};
 use crate::session::Session;
 use crate::test_allocator::page_bytes_in_use;
 use crate::transport::{Transport, device, feature, status};
 use alloc::boxed::Box;
+use glass_drivers_device::{Dma, IdentityDma, SetupError, Users, Violation};
 
 const BASES: [(u64, u64); 1] = [(feature::INDIRECT, feature::EVENT_IDX)];
 const QUEUE: QueueOptions = QueueOptions { size: 8, event_idx: false, table_entries: 2 };
@@ -108,8 +107,18 @@ fn only_an_interrupt_without_a_completion_makes_it_ask() {
     session.begin(device::BLK, 0, 0, &[]).unwrap();
     session.go();
     fake.state().status |= status::NEEDS_RESET;
-    for (has_used, expected) in [(true, None), (false, Some(Lie::NeedsReset))] {
+    for (has_used, expected) in [(true, None), (false, Some(Violation::NeedsReset))] {
         session.acknowledge(has_used);
         assert_eq!((session.check_alive(), session.check_alive()), (expected, None));
     }
+}
+
+#[test]
+fn memory_is_freed_when_nothing_keeps_it_any_more() {
+    let memory = IdentityDma.allocate(5000, Users::DeviceReads).unwrap();
+    let kept = memory.keep();
+    drop(memory);
+    assert_eq!(page_bytes_in_use(), 8192);
+    drop(kept);
+    assert_eq!(page_bytes_in_use(), 0);
 }

@@ -4,9 +4,8 @@
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::Cell;
 use core::ptr;
+use glass_drivers_device::PAGE_BYTES;
 use std::alloc::System;
-
-use crate::dma::PAGE_BYTES;
 
 std::thread_local! {
     static PAGE_BYTES_IN_USE: Cell<usize> = const { Cell::new(0) };

@@ -1,7 +1,7 @@
 //! What a trace shows of the drivers.
 
+use crate::Blk;
 use crate::console::{Console, ConsoleConfig};
-use crate::disk::Disk;
 use crate::fake::{Fake, GuardedDma};
 use crate::files::HostFiles;
 use crate::fs::{Data, Fs};
@@ -9,7 +9,6 @@ use crate::fuse::Message;
 use crate::net::{Net, NetConfig};
 use crate::transport::{device, feature};
 use crate::vsock::{Vsock, VsockConfig};
-use crate::{Blk, Driver};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::task::Wake;
@@ -18,6 +17,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 use core::task::{Context, Waker};
 use glass_api::{Block, Buf, Files, Instant};
+use glass_drivers_device::{Disk, Driver, NetDevice, NetTransmit};
 use glass_trace::{BlockKind, Event, Group, Kind, Operation, Writer};
 use std::sync::{Mutex, OnceLock};
 

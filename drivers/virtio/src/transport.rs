@@ -1,7 +1,7 @@
 //! The seam to a device's registers.
 
-use crate::error::SetupError;
 use alloc::boxed::Box;
+use glass_drivers_device::SetupError;
 
 /// Kinds of devices (virtio 1.2, section 5).
 pub mod device {

@@ -3,15 +3,13 @@
 //! A packet's header is copied once out of memory that the device may write, or into memory that it only reads. Its data is in a
 //! [`Buf`] that is lent to the device for one packet, as a disk's requests lend theirs: it is not copied here.
 
-use crate::Driver;
-use crate::dma::{Dma, DmaMemory, Loan, Users};
-use crate::error::{Lie, SetupError};
 use crate::queue::{AddError, Queue, QueueOptions, Segment, Token, kick_all};
 use crate::session::Session;
 use crate::transport::{Transport, device, feature};
 use alloc::vec::Vec;
 use core::mem;
 use glass_api::Buf;
+use glass_drivers_device::{Dma, DmaMemory, Driver, Loan, SetupError, Users, Violation};
 use glass_trace::{Operation, UNREQUESTED_MIN};
 
 /// Bytes of a packet's header.
@@ -173,8 +171,8 @@ impl Card {
         let _ = unsafe { self.events.add(&[Segment { address, bytes: EVENT_BYTES as u32, device_writes: true }]) };
     }
 
-    fn lie(&self) -> Option<Lie> {
-        self.receive.lie().or(self.transmit.lie()).or(self.events.lie())
+    fn violation(&self) -> Option<Violation> {
+        self.receive.violation().or(self.transmit.violation()).or(self.events.violation())
     }
 }
 
@@ -317,7 +315,7 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
 
     fn send_now(&mut self, header: &[u8; VSOCK_HEADER_BYTES], data: Option<Buf>) -> bool {
         if !self.has_descriptors() {
-            self.kept = Some((*header, data)).filter(|_| self.card.lie().is_none());
+            self.kept = Some((*header, data)).filter(|_| self.card.violation().is_none());
             return self.kept.is_some();
         }
         let card = &mut self.card;
@@ -398,9 +396,9 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
 
     /// Ends the use of a device that violated its specification: it is reset, so that it releases our memory.
     fn check(&mut self) -> bool {
-        let Some(lie) = self.card.lie() else { return true };
+        let Some(violation) = self.card.violation() else { return true };
         for queue in [&mut self.card.receive, &mut self.card.transmit, &mut self.card.events] {
-            queue.break_with(lie);
+            queue.break_with(violation);
         }
         self.end_use();
         false
@@ -454,8 +452,8 @@ impl<T: Transport, D: Dma> Driver for Vsock<T, D> {
     }
 
     fn arm(&mut self) -> bool {
-        if let Some(lie) = self.session.check_alive() {
-            self.card.receive.break_with(lie);
+        if let Some(violation) = self.session.check_alive() {
+            self.card.receive.break_with(violation);
         }
         if !self.check() {
             return false;
@@ -478,8 +476,8 @@ impl<T: Transport, D: Dma> Driver for Vsock<T, D> {
         self.session.acknowledge([receive, transmit, events].into_iter().any(Queue::explains_interrupt));
     }
 
-    fn lie(&self) -> Option<Lie> {
-        self.card.lie()
+    fn violation(&self) -> Option<Violation> {
+        self.card.violation()
     }
 
     fn restart(&mut self) -> Result<(), SetupError> {

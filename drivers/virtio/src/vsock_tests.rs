@@ -1,7 +1,5 @@
 //! The socket driver against a device in memory, correct or malfunctioning.
 
-use crate::Driver;
-use crate::error::{Lie, SetupError};
 use crate::fake::{BounceDma, DAMAGED, Fake, GuardedDma};
 use crate::test_allocator::with_less_memory_than;
 use crate::transport::{device, feature, status};
@@ -10,6 +8,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use glass_api::Buf;
+use glass_drivers_device::{Driver, SetupError, Violation};
 
 const CID: [u8; 8] = [3, 0, 0, 0, 0, 0, 0, 0];
 const BYTES: usize = 4096;
@@ -266,14 +265,14 @@ fn a_liar_is_reset_and_can_be_started_again() {
     assert!(vsock.receive().is_none());
     let resets = fake.state().resets;
     assert!(!vsock.poll() && !vsock.arm());
-    assert_eq!(vsock.lie(), Some(Lie::LengthTooLong { bytes: 4141, writable: 4140 }));
+    assert_eq!(vsock.violation(), Some(Violation::LengthTooLong { bytes: 4141, writable: 4140 }));
     assert_eq!(fake.state().resets, resets + 1);
     assert!(!vsock.send(&[1; 44], None) && vsock.receive().is_none());
     // The data is its owner's alone again.
     let mut data = data;
     assert!(data.as_mut().is_some());
     vsock.restart().unwrap();
-    assert_eq!(vsock.lie(), None);
+    assert_eq!(vsock.violation(), None);
     assert!(vsock.send(&[1; 44], Some(data)));
     deliver(&fake, 4, b"again", None);
     assert_eq!(vsock.receive().unwrap().bytes, 5);
@@ -293,7 +292,7 @@ fn a_device_that_does_not_reset_keeps_what_it_has() {
         if is_noticed_early {
             fake.state().status |= status::NEEDS_RESET;
             vsock.acknowledge();
-            assert!(!vsock.arm() && vsock.lie() == Some(Lie::NeedsReset));
+            assert!(!vsock.arm() && vsock.violation() == Some(Violation::NeedsReset));
         }
         drop(vsock);
         assert!(data.as_mut().is_none(), "the device may still read it");

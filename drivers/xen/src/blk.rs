@@ -6,7 +6,7 @@
 use crate::Events;
 use crate::blk_wire::{self as wire, Operation, Place, Response, SECTOR_BYTES};
 use crate::bus::{BusError, Device, State};
-use crate::error::Lie;
+use crate::error::BackendViolation;
 use crate::grants::{Access, Domain, Grant, Grants};
 use crate::page::{Frames, PAGE_BYTES, SharedPages};
 use crate::ring::FrontRing;
@@ -16,7 +16,7 @@ use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::cell::Cell;
 use glass_api::{BlockError, BlockInfo, Buf, check_change, check_request};
-use glass_virtio::{BlockDevice, Complete, Request, RequestId, SetupError, SubmitError};
+use glass_drivers_device::{BlockDevice, Complete, Request, RequestId, SetupError, SubmitError, Violation};
 
 /// Requests that can be in flight; more than entries, because some have none yet.
 const REQUESTS_MAX: u16 = 128;
@@ -141,7 +141,7 @@ pub struct Blk<E: Events> {
     finished: VecDeque<u16>,
     /// The back end has closed the device.
     is_closed: Rc<Cell<bool>>,
-    lie: Option<glass_virtio::Lie>,
+    violation: Option<Violation>,
     /// All requests have failed because of it.
     has_failed: bool,
     taken: u64,
@@ -227,7 +227,7 @@ impl<E: Events> Blk<E> {
             unsent: VecDeque::with_capacity(REQUESTS_MAX.into()),
             finished: VecDeque::with_capacity(REQUESTS_MAX.into()),
             is_closed: Rc::default(),
-            lie: None,
+            violation: None,
             has_failed: false,
             taken: 0,
             name: 0,
@@ -290,10 +290,10 @@ impl<E: Events> Blk<E> {
     }
 
     /// Takes an answer. Returns the request that it ends.
-    fn answered(&mut self, response: Response) -> Result<Option<u16>, Lie> {
+    fn answered(&mut self, response: Response) -> Result<Option<u16>, BackendViolation> {
         let index = usize::try_from(response.id).unwrap_or(usize::MAX);
         let slot = self.slots.get_mut(index);
-        let unknown = Lie::UnknownAnswer { id: response.id as u32 };
+        let unknown = BackendViolation::UnknownAnswer { id: response.id as u32 };
         let Some((slot, piece)) = slot.and_then(|slot| slot.piece.take().map(|piece| (slot, piece))) else {
             return Err(unknown);
         };
@@ -322,8 +322,8 @@ impl<E: Events> Blk<E> {
         }
     }
 
-    fn fail_all(&mut self, lie: glass_virtio::Lie, complete: Complete) -> usize {
-        self.lie = Some(lie);
+    fn fail_all(&mut self, violation: Violation, complete: Complete) -> usize {
+        self.violation = Some(violation);
         if core::mem::replace(&mut self.has_failed, true) {
             return 0;
         }
@@ -332,7 +332,7 @@ impl<E: Events> Blk<E> {
         let mut count = 0;
         for id in 0..REQUESTS_MAX {
             if let Some(request) = self.requests[usize::from(id)].as_mut() {
-                request.result = Err(BlockError::Broken(lie.as_str()));
+                request.result = Err(BlockError::Broken(violation.as_str()));
                 self.end(id, complete);
                 count += 1;
             }
@@ -381,8 +381,8 @@ impl<E: Events> BlockDevice for Blk<E> {
     }
 
     fn submit(&mut self, mut request: Request) -> Result<RequestId, (SubmitError, Request)> {
-        if let Some(lie) = self.lie {
-            return Err((SubmitError::Refused(BlockError::Broken(lie.as_str())), request));
+        if let Some(violation) = self.violation {
+            return Err((SubmitError::Refused(BlockError::Broken(violation.as_str())), request));
         }
         if let Err(error) = self.check(&mut request) {
             return Err((SubmitError::Refused(error), request));
@@ -414,14 +414,14 @@ impl<E: Events> BlockDevice for Blk<E> {
 
     fn poll_one(&mut self, complete: Complete) -> usize {
         if self.is_closed.get() {
-            return self.fail_all(glass_virtio::Lie::Protocol("its back end has closed it"), complete);
+            return self.fail_all(Violation::Protocol("its back end has closed it"), complete);
         }
         let mut response = [0; wire::RESPONSE_BYTES];
-        while self.lie.is_none() {
+        while self.violation.is_none() {
             let ended = match self.ring.take(&mut response) {
                 Ok(false) => break,
                 Ok(true) => self.answered(Response::decode(&response)),
-                Err(lie) => Err(lie),
+                Err(violation) => Err(violation),
             };
             match ended {
                 Ok(None) => {}
@@ -429,7 +429,7 @@ impl<E: Events> BlockDevice for Blk<E> {
                     self.end(id, complete);
                     return 1;
                 }
-                Err(lie) => return self.fail_all(glass_virtio::Lie::Protocol(lie.as_str()), complete),
+                Err(violation) => return self.fail_all(Violation::Protocol(violation.as_str()), complete),
             }
         }
         self.send();
@@ -447,13 +447,13 @@ impl<E: Events> BlockDevice for Blk<E> {
     }
 
     fn kick(&mut self) {
-        if self.lie.is_none() && self.ring.publish() {
+        if self.violation.is_none() && self.ring.publish() {
             self.events.notify(self.port);
         }
     }
 
     fn arm(&mut self) -> bool {
-        if self.lie.is_some() {
+        if self.violation.is_some() {
             return !self.has_failed;
         }
         self.is_closed.get() || !self.finished.is_empty() || self.ring.arm()
@@ -463,8 +463,8 @@ impl<E: Events> BlockDevice for Blk<E> {
 
     fn acknowledge(&mut self) {}
 
-    fn lie(&self) -> Option<glass_virtio::Lie> {
-        self.lie
+    fn violation(&self) -> Option<Violation> {
+        self.violation
     }
 
     /// The back end would have to be agreed with anew, and it may still write the pages.

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use glass_api::{BlockError, BlockInfo, Buf};
-use glass_virtio::{BlockDevice, Request};
+use glass_drivers_device::{BlockDevice, Request};
 use proptest::prelude::*;
 
 const DISK_BYTES: usize = 4 << 20;
@@ -155,7 +155,7 @@ fn requests_of_any_length_reach_the_disk() {
         }
         let longest = back.seen.iter().map(|(_, bytes)| *bytes).max();
         assert_eq!(longest, Some((piece * PAGE_BYTES).min(2 << 20)));
-        assert!(events.get() > 0 && blk.lie().is_none() && back.table.bytes() > 0);
+        assert!(events.get() > 0 && blk.violation().is_none() && back.table.bytes() > 0);
     }
 }
 
@@ -257,7 +257,7 @@ fn a_back_end_that_lies_or_closes_fails_all_requests_at_once() {
         },
         |back, _| back.ring.word_u32(8).store(1000, Ordering::Relaxed),
     ];
-    for lie in lies.into_iter().map(Some).chain([None]) {
+    for violation in lies.into_iter().map(Some).chain([None]) {
         let events = Cell::new(0);
         let (mut blk, mut back) = world(limits(0), 1, &events);
         for _ in 0..10 {
@@ -266,14 +266,14 @@ fn a_back_end_that_lies_or_closes_fails_all_requests_at_once() {
         // 30 pieces in 32 entries: the last two are free.
         blk.kick();
         back.work(&blk);
-        match lie {
-            Some(lie) => lie(&mut back, &blk),
+        match violation {
+            Some(violation) => violation(&mut back, &blk),
             None => blk.closed().set(true),
         }
         let ended = poll(&mut blk);
         assert_eq!(ended.len(), 10);
         assert!(ended.iter().all(|(_, result, buf)| matches!(result, Err(BlockError::Broken(_))) && buf.is_some()));
-        assert!(blk.lie().is_some() && !blk.arm() && blk.restart().is_err());
+        assert!(blk.violation().is_some() && !blk.arm() && blk.restart().is_err());
         assert!(blk.submit(Request::Flush).is_err() && poll(&mut blk).is_empty());
     }
 }

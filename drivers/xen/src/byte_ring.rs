@@ -2,7 +2,7 @@
 //!
 //! Our own index is kept here and never read back; that of the other side is checked against it.
 
-use crate::error::Lie;
+use crate::error::BackendViolation;
 use crate::page::SharedPages;
 use core::sync::atomic::{Ordering, fence};
 
@@ -41,10 +41,10 @@ impl ByteRing {
     }
 
     /// Bytes in the ring when `produced - consumed` is `bytes`.
-    fn check(&self, bytes: u32) -> Result<u32, Lie> {
+    fn check(&self, bytes: u32) -> Result<u32, BackendViolation> {
         match bytes <= self.layout.bytes {
             true => Ok(bytes),
-            false => Err(Lie::RingOverfull { bytes, size: self.layout.bytes }),
+            false => Err(BackendViolation::RingOverfull { bytes, size: self.layout.bytes }),
         }
     }
 
@@ -59,7 +59,7 @@ impl ByteRing {
     }
 
     /// Writes as many of `bytes` as there is room for. Returns their number.
-    pub fn write(&mut self, bytes: &[u8]) -> Result<usize, Lie> {
+    pub fn write(&mut self, bytes: &[u8]) -> Result<usize, BackendViolation> {
         // The reader may have read what its index reports before we overwrite it.
         fence(Ordering::SeqCst);
         let filled = self.check(self.own.wrapping_sub(self.load(self.layout.consumed)))?;
@@ -74,7 +74,7 @@ impl ByteRing {
     }
 
     /// Reads as many bytes as there are and `target` has room for. Returns their number.
-    pub fn read(&mut self, target: &mut [u8]) -> Result<usize, Lie> {
+    pub fn read(&mut self, target: &mut [u8]) -> Result<usize, BackendViolation> {
         let filled = self.check(self.load(self.layout.produced).wrapping_sub(self.own))?;
         let count = target.len().min(filled as usize);
         let (place, first) = self.place(count);

@@ -2,7 +2,7 @@
 
 use crate::Events;
 use crate::byte_ring::{ByteRing, Layout};
-use crate::error::Lie;
+use crate::error::BackendViolation;
 use crate::page::SharedPages;
 
 const IN: Layout = Layout { data: 0, bytes: 1024, consumed: 3072, produced: 3076 };
@@ -23,18 +23,18 @@ impl<E: Events> Console<E> {
     }
 
     /// Writes as much of `bytes` as there is room for. Returns their number, which may be 0.
-    pub fn write(&mut self, bytes: &[u8]) -> Result<usize, Lie> {
+    pub fn write(&mut self, bytes: &[u8]) -> Result<usize, BackendViolation> {
         let count = self.output.write(bytes)?;
         self.notify_after(count)
     }
 
     /// Reads what was typed. Returns the number of bytes, which may be 0.
-    pub fn read(&mut self, target: &mut [u8]) -> Result<usize, Lie> {
+    pub fn read(&mut self, target: &mut [u8]) -> Result<usize, BackendViolation> {
         let count = self.input.read(target)?;
         self.notify_after(count)
     }
 
-    fn notify_after(&self, count: usize) -> Result<usize, Lie> {
+    fn notify_after(&self, count: usize) -> Result<usize, BackendViolation> {
         if count > 0 {
             self.events.notify(self.port);
         }
@@ -69,6 +69,6 @@ mod tests {
         assert_eq!((console.read(&mut typed), &typed[..5]), (Ok(5), &b"typed"[..]));
         assert_eq!(page.word_u32(3072).load(Ordering::Relaxed), 5);
         page.word_u32(3076).store(5 + 1025, Ordering::Relaxed);
-        assert_eq!(console.read(&mut typed), Err(Lie::RingOverfull { bytes: 1025, size: 1024 }));
+        assert_eq!(console.read(&mut typed), Err(BackendViolation::RingOverfull { bytes: 1025, size: 1024 }));
     }
 }

@@ -4,7 +4,7 @@ use core::fmt;
 
 /// A violation of a protocol of Xen by the other side. What shared the memory with it must not be used any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lie {
+pub enum BackendViolation {
     /// More responses than there are requests without one.
     TooManyResponses {
         /// New responses by its index.
@@ -38,32 +38,32 @@ pub enum Lie {
     Malformed,
 }
 
-impl Lie {
-    /// The lie in words, without its numbers.
+impl BackendViolation {
+    /// The violation in words, without its numbers.
     pub fn as_str(self) -> &'static str {
         match self {
-            Lie::TooManyResponses { .. } => "it answered more requests than were in flight",
-            Lie::RingOverfull { .. } => "its ring holds more than its size",
-            Lie::MessageTooLong { .. } => "it sent a message that is too long",
-            Lie::UnknownAnswer { .. } => "it answered a request that was not made",
-            Lie::BeyondPage { .. } => "it reports data beyond the end of a page",
-            Lie::Malformed => "it sent a message without its parts",
+            BackendViolation::TooManyResponses { .. } => "it answered more requests than were in flight",
+            BackendViolation::RingOverfull { .. } => "its ring holds more than its size",
+            BackendViolation::MessageTooLong { .. } => "it sent a message that is too long",
+            BackendViolation::UnknownAnswer { .. } => "it answered a request that was not made",
+            BackendViolation::BeyondPage { .. } => "it reports data beyond the end of a page",
+            BackendViolation::Malformed => "it sent a message without its parts",
         }
     }
 }
 
-impl fmt::Display for Lie {
+impl fmt::Display for BackendViolation {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "{}", self.as_str())?;
         match self {
-            Lie::TooManyResponses { count, in_flight } => write!(f, " ({count} of {in_flight})"),
-            Lie::RingOverfull { bytes, size } => write!(f, " ({bytes} of {size} bytes)"),
-            Lie::MessageTooLong { bytes } => write!(f, " ({bytes} bytes)"),
-            Lie::UnknownAnswer { id } => write!(f, " (request {id})"),
-            Lie::BeyondPage { end } => write!(f, " (at {end} bytes)"),
-            Lie::Malformed => Ok(()),
+            BackendViolation::TooManyResponses { count, in_flight } => write!(f, " ({count} of {in_flight})"),
+            BackendViolation::RingOverfull { bytes, size } => write!(f, " ({bytes} of {size} bytes)"),
+            BackendViolation::MessageTooLong { bytes } => write!(f, " ({bytes} bytes)"),
+            BackendViolation::UnknownAnswer { id } => write!(f, " (request {id})"),
+            BackendViolation::BeyondPage { end } => write!(f, " (at {end} bytes)"),
+            BackendViolation::Malformed => Ok(()),
         }
     }
 }
 
-impl core::error::Error for Lie {}
+impl core::error::Error for BackendViolation {}

@@ -6,7 +6,7 @@
 //! [`Store`] is the client of xenstore, [`Console`] the console.
 //!
 //! The other side may be wrong or hostile. Indices that it writes are copied once and checked against a copy of our own, which it cannot
-//! reach; a violation is a [`Lie`], after which nothing of the ring is used. Only `page.rs` touches memory through pointers.
+//! reach; it is a [`BackendViolation`], after which nothing of the ring is used. Only `page.rs` touches memory through pointers.
 #![no_std]
 #![deny(unsafe_code)]
 
@@ -45,9 +45,9 @@ pub mod fake {
 pub use blk::{Blk, BlkFeatures, BlkLimits};
 pub use bus::{BusError, Device, State};
 pub use console::Console;
-pub use error::Lie;
+pub use error::BackendViolation;
 pub use grants::{Access, Domain, Grant, Grants};
-pub use net::{Net, NetOffers, NetTransmit};
+pub use net::{Net, NetOffers, Transmit};
 pub use page::{Frames, IdentityFrames, PAGE_BYTES, SharedPages};
 pub use ring::{FrontRing, Full, RING_HEADER_BYTES};
 pub use store::{Store, StoreError, Transaction, Watch};

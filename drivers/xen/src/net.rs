@@ -5,7 +5,7 @@
 
 use crate::Events;
 use crate::bus::{BusError, Device, State};
-use crate::error::Lie;
+use crate::error::BackendViolation;
 use crate::grants::{Access, Domain, Grant, Grants};
 use crate::net_wire::{self as wire, Received};
 use crate::page::{Frames, PAGE_BYTES, SharedPages};
@@ -17,7 +17,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::Cell;
 use core::num::{NonZeroU16, NonZeroUsize};
-use glass_virtio::{Driver, NetLimits, Offload, SetupError};
+use glass_drivers_device::{
+    Driver, NetDevice, NetLimits, NetTransmit, Offload, Segmentation, SetupError, Verdict, Violation, verify,
+};
 
 /// Entries of each ring, and pages for each.
 const ENTRIES: u16 = 256;
@@ -106,11 +108,11 @@ pub struct Net<E: Events> {
     events: E,
     mac: [u8; 6],
     is_closed: Rc<Cell<bool>>,
-    lie: Option<glass_virtio::Lie>,
+    violation: Option<Violation>,
 }
 
 /// The right to send a frame.
-pub struct NetTransmit<'a> {
+pub struct Transmit<'a> {
     transmitter: &'a mut Transmitter,
 }
 
@@ -184,7 +186,7 @@ impl<E: Events> Net<E> {
             offers,
             frame: vec![0; FRAME_BYTES_MAX],
         };
-        Ok(Net { receiver, transmitter, port, events, mac, is_closed: Rc::default(), lie: None })
+        Ok(Net { receiver, transmitter, port, events, mac, is_closed: Rc::default(), violation: None })
     }
 
     /// Its Ethernet address.
@@ -195,38 +197,6 @@ impl<E: Events> Net<E> {
     /// Set it when the back end has closed the device: the next poll ends its use.
     pub fn closed(&self) -> Rc<Cell<bool>> {
         self.is_closed.clone()
-    }
-
-    /// What the card does for the stack.
-    pub fn limits(&self) -> NetLimits {
-        let offers = self.transmitter.offers;
-        NetLimits {
-            mtu: offers.mtu,
-            completes_checksums: offers.checksums,
-            verifies_checksums: true,
-            segment_v4_bytes_max: offers.segments_v4.then_some(SEGMENT_BYTES_MAX),
-            segment_v6_bytes_max: offers.segments_v6.then_some(SEGMENT_BYTES_MAX),
-        }
-    }
-
-    /// The next frame and the right to answer it at once: none is taken without room for an answer.
-    pub fn receive(&mut self) -> Option<(&[u8], NetTransmit<'_>)> {
-        if self.lie.is_some() || !self.transmitter.has_room() {
-            return None;
-        }
-        match self.receiver.next() {
-            Ok(bytes) => Some((&self.receiver.copy[..bytes?], NetTransmit { transmitter: &mut self.transmitter })),
-            Err(lie) => {
-                self.lie = Some(glass_virtio::Lie::Protocol(lie.as_str()));
-                None
-            }
-        }
-    }
-
-    /// The right to send a frame, if there is room for one.
-    pub fn transmit(&mut self) -> Option<NetTransmit<'_>> {
-        let has_room = self.lie.is_none() && self.transmitter.has_room();
-        has_room.then_some(NetTransmit { transmitter: &mut self.transmitter })
     }
 
     /// Hands over what was queued, and notifies the back end, once, if it wants to know.
@@ -257,7 +227,7 @@ impl Receiver {
 
     /// Takes entries up to the end of a frame that is good, and returns its length in `copy`. Ends when the back end has no more: what is
     /// posted here meanwhile was not published yet.
-    fn next(&mut self) -> Result<Option<usize>, Lie> {
+    fn next(&mut self) -> Result<Option<usize>, BackendViolation> {
         let mut entry = [0; wire::RECEIVE_BYTES];
         while self.ring.take(&mut entry)? {
             let page = self.posted.pop_front().expect("the ring has no more answers than pages");
@@ -287,9 +257,9 @@ impl Receiver {
         self.partial.segments = self.partial.segments.or(segments);
     }
 
-    fn add_part(&mut self, page: u16, part: Received) -> Result<(), Lie> {
+    fn add_part(&mut self, page: u16, part: Received) -> Result<(), BackendViolation> {
         if part.id != page {
-            return Err(Lie::UnknownAnswer { id: part.id.into() });
+            return Err(BackendViolation::UnknownAnswer { id: part.id.into() });
         }
         let frame = &mut self.partial;
         if !core::mem::replace(&mut frame.has_begun, true) {
@@ -303,7 +273,7 @@ impl Receiver {
         };
         let end = usize::from(part.offset) + bytes;
         if end > PAGE_BYTES {
-            return Err(Lie::BeyondPage { end: end as u32 });
+            return Err(BackendViolation::BeyondPage { end: end as u32 });
         }
         match self.copy.get_mut(frame.bytes..frame.bytes + bytes) {
             Some(target) => {
@@ -316,10 +286,10 @@ impl Receiver {
     }
 
     fn is_good(&self, frame: &Partial) -> bool {
-        let is_vouched = frame.flags & (wire::RECEIVE_BLANK | wire::RECEIVE_VALIDATED) != 0;
+        let is_vouched = frame.flags & (wire::RECEIVE_PARTIAL | wire::RECEIVE_VALIDATED) != 0;
         let is_known = matches!(frame.segments, None | Some(wire::SEGMENTS_V4 | wire::SEGMENTS_V6));
         let is_whole = !frame.is_bad && is_known && frame.bytes >= FRAME_BYTES_MIN;
-        is_whole && (is_vouched || Offload::has_right_checksum(&self.copy[..frame.bytes]))
+        is_whole && (is_vouched || verify(&self.copy[..frame.bytes]) == Verdict::Good)
     }
 }
 
@@ -330,14 +300,14 @@ impl Transmitter {
     }
 
     /// Takes the pages of frames that were sent.
-    fn reclaim(&mut self) -> Result<bool, Lie> {
+    fn reclaim(&mut self) -> Result<bool, BackendViolation> {
         let (mut response, mut any) = ([0; wire::SENT_BYTES], false);
         while self.ring.take(&mut response)? {
             any = true;
             let Some(page) = wire::sent(response) else { continue };
             match self.is_in_flight.get_mut(usize::from(page)) {
                 Some(is_in_flight) if *is_in_flight => *is_in_flight = false,
-                _ => return Err(Lie::UnknownAnswer { id: page.into() }),
+                _ => return Err(BackendViolation::UnknownAnswer { id: page.into() }),
             }
             self.free.push(page);
         }
@@ -347,15 +317,15 @@ impl Transmitter {
     /// Puts the first `bytes` bytes of `frame` into the ring.
     fn put(&mut self, bytes: usize, segment_bytes: Option<NonZeroU16>) {
         let offers = self.offers;
-        let offload = match offers.checksums {
+        let Offload { checksum, segmentation } = match offers.checksums {
             true => Offload::prepare(&mut self.frame[..bytes], segment_bytes),
             false => Offload::default(),
         };
-        let blank = if offload.is_blank { wire::SEND_BLANK | wire::SEND_VALIDATED } else { 0 };
-        let cut = offload.segments.map(|(segment_bytes, is_v6)| {
-            wire::cut(segment_bytes, if is_v6 { wire::SEGMENTS_V6 } else { wire::SEGMENTS_V4 })
+        let partial = if checksum.is_some() { wire::SEND_PARTIAL | wire::SEND_VALIDATED } else { 0 };
+        let segments = segmentation.map(|Segmentation { payload_bytes, is_ipv6, .. }| {
+            wire::segments(payload_bytes, if is_ipv6 { wire::SEGMENTS_V6 } else { wire::SEGMENTS_V4 })
         });
-        let first = if cut.is_some() { wire::EXTRA } else { 0 };
+        let first = if segments.is_some() { wire::EXTRA } else { 0 };
         for start in (0..bytes).step_by(PAGE_BYTES) {
             let end = bytes.min(start + PAGE_BYTES);
             let page = self.free.pop().expect("room was looked for first");
@@ -363,22 +333,56 @@ impl Transmitter {
             self.is_in_flight[usize::from(page)] = true;
             let is_first = start == 0;
             let more = if end < bytes { wire::MORE } else { 0 };
-            let flags = blank | more | if is_first { first } else { 0 };
+            let flags = partial | more | if is_first { first } else { 0 };
             // The first part's length is the frame's.
             let length = if is_first { bytes } else { end - start };
             let part = wire::send(self.pages.reference(page), flags, page, length as u16);
             assert_eq!(self.ring.put(&part), Ok(()), "room was looked for first");
-            if let (true, Some(cut)) = (is_first, cut) {
-                assert_eq!(self.ring.put(&cut), Ok(()), "room was looked for first");
+            if let (true, Some(segments)) = (is_first, segments) {
+                assert_eq!(self.ring.put(&segments), Ok(()), "room was looked for first");
             }
         }
     }
 }
 
-impl NetTransmit<'_> {
-    /// Sends a frame of `bytes` bytes that `fill` writes. The back end cuts it into TCP segments with `segment_bytes` of payload each, if
-    /// that is given and [`NetLimits`] permit it. A frame longer than they permit is lost, as frames are.
-    pub fn send<R>(self, bytes: usize, segment_bytes: Option<NonZeroU16>, fill: impl FnOnce(&mut [u8]) -> R) -> R {
+impl<E: Events> NetDevice for Net<E> {
+    type Transmit<'a>
+        = Transmit<'a>
+    where
+        Self: 'a;
+
+    fn limits(&self) -> NetLimits {
+        let offers = self.transmitter.offers;
+        NetLimits {
+            mtu: offers.mtu,
+            completes_checksums: offers.checksums,
+            verifies_checksums: true,
+            segment_v4_bytes_max: offers.segments_v4.then_some(SEGMENT_BYTES_MAX),
+            segment_v6_bytes_max: offers.segments_v6.then_some(SEGMENT_BYTES_MAX),
+        }
+    }
+
+    fn receive(&mut self) -> Option<(&[u8], Transmit<'_>)> {
+        if self.violation.is_some() || !self.transmitter.has_room() {
+            return None;
+        }
+        match self.receiver.next() {
+            Ok(bytes) => Some((&self.receiver.copy[..bytes?], Transmit { transmitter: &mut self.transmitter })),
+            Err(violation) => {
+                self.violation = Some(Violation::Protocol(violation.as_str()));
+                None
+            }
+        }
+    }
+
+    fn transmit(&mut self) -> Option<Transmit<'_>> {
+        let has_room = self.violation.is_none() && self.transmitter.has_room();
+        has_room.then_some(Transmit { transmitter: &mut self.transmitter })
+    }
+}
+
+impl NetTransmit for Transmit<'_> {
+    fn send<R>(self, bytes: usize, segment_bytes: Option<NonZeroU16>, fill: impl FnOnce(&mut [u8]) -> R) -> R {
         let Transmitter { frame, offers, .. } = self.transmitter;
         let bytes_max = if offers.parts { usize::from(u16::MAX) } else { PAGE_BYTES };
         if bytes > bytes_max {
@@ -393,30 +397,30 @@ impl NetTransmit<'_> {
 impl<E: Events> Driver for Net<E> {
     fn poll(&mut self) -> bool {
         if self.is_closed.get() {
-            self.lie = self.lie.or(Some(glass_virtio::Lie::Protocol("its back end has closed it")));
+            self.violation = self.violation.or(Some(Violation::Protocol("its back end has closed it")));
         }
-        if self.lie.is_some() {
+        if self.violation.is_some() {
             return false;
         }
         match self.transmitter.reclaim() {
             // A frame waits to be read, or one that was not sent may be now.
             Ok(any) => any | self.receiver.ring.has_response(),
-            Err(lie) => {
-                self.lie = Some(glass_virtio::Lie::Protocol(lie.as_str()));
+            Err(violation) => {
+                self.violation = Some(Violation::Protocol(violation.as_str()));
                 false
             }
         }
     }
 
     fn kick(&mut self) -> bool {
-        if self.lie.is_none() {
+        if self.violation.is_none() {
             self.publish();
         }
         false
     }
 
     fn arm(&mut self) -> bool {
-        if self.lie.is_some() {
+        if self.violation.is_some() {
             return false;
         }
         // Frames that were sent interest only when there is no room for more.
@@ -428,8 +432,8 @@ impl<E: Events> Driver for Net<E> {
 
     fn acknowledge(&mut self) {}
 
-    fn lie(&self) -> Option<glass_virtio::Lie> {
-        self.lie
+    fn violation(&self) -> Option<Violation> {
+        self.violation
     }
 
     /// The back end would have to be agreed with anew, and it may still write the pages.

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::cell::Cell;
 use core::num::NonZeroU16;
 use core::sync::atomic::Ordering;
-use glass_virtio::Driver;
+use glass_drivers_device::{Driver, NetDevice, NetTransmit};
 use proptest::prelude::*;
 
 /// A frame that was sent: its bytes, the flags of its first part, and how it is to be cut.
@@ -147,7 +147,7 @@ fn frames_of_any_length_are_sent() {
             // All but the checksum, which has the sum of the pseudo header.
             assert!(sent[..50] == frame[..50] && sent[52..] == frame[52..] && sent.len() == bytes);
             assert_eq!((flags & 3, cut), (3, segment_bytes.map(|bytes| (bytes.get(), wire::SEGMENTS_V4))));
-            assert!(net.poll() && net.lie().is_none());
+            assert!(net.poll() && net.violation().is_none());
         }
     }
     assert!(events.get() > 0);
@@ -185,7 +185,7 @@ fn frames_arrive_in_parts_and_joined() {
     let frame = tcp(10_000);
     // More entries than the ring has, so that each page comes again.
     for _ in 0..300 {
-        back.part((wire::RECEIVE_BLANK | wire::MORE | wire::EXTRA, &frame[..4000]));
+        back.part((wire::RECEIVE_PARTIAL | wire::MORE | wire::EXTRA, &frame[..4000]));
         back.extra(wire::SEGMENTS_V4);
         back.part((wire::MORE, &frame[4000..8000]));
         assert!(net.poll() && net.receive().is_none(), "its last part is missing");
@@ -195,7 +195,7 @@ fn frames_arrive_in_parts_and_joined() {
         assert!(net.receive().is_none());
         net.kick();
     }
-    assert_eq!(net.lie(), None);
+    assert_eq!(net.violation(), None);
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn frames_with_a_wrong_checksum_or_an_error_are_dropped() {
     back.part((0, &frame));
     back.part((wire::RECEIVE_VALIDATED, &frame));
     assert_eq!(net.receive().map(|(received, _)| received.to_vec()), Some(frame));
-    assert!(net.receive().is_none() && net.lie().is_none());
+    assert!(net.receive().is_none() && net.violation().is_none());
 }
 
 #[test]
@@ -226,17 +226,17 @@ fn a_lie_ends_the_use_of_the_card() {
         |back| back.send.answer(&[0, 1, 0, 0]),
         |back| back.send.ring.word_u32(8).store(9, Ordering::Relaxed),
     ];
-    for lie in lies.into_iter().map(Some).chain([None]) {
+    for violation in lies.into_iter().map(Some).chain([None]) {
         let events = Cell::new(0);
         let (mut net, mut back) = world(ALL, &events);
         assert!(send(&mut net, &tcp(60), None));
         net.kick();
-        match lie {
-            Some(lie) => lie(&mut back),
+        match violation {
+            Some(violation) => violation(&mut back),
             None => net.closed().set(true),
         }
         net.poll();
-        assert!(net.receive().is_none() && net.lie().is_some());
+        assert!(net.receive().is_none() && net.violation().is_some());
         assert!(net.transmit().is_none() && !net.poll() && !net.arm() && net.restart().is_err());
     }
 }

@@ -9,11 +9,11 @@ pub const RECEIVE_BYTES: usize = 8;
 pub const SLOTS_MAX: usize = 18;
 
 /// Flags of a part of a frame that is sent.
-pub const SEND_BLANK: u16 = 1;
+pub const SEND_PARTIAL: u16 = 1;
 pub const SEND_VALIDATED: u16 = 1 << 1;
 /// Flags of a received part.
 pub const RECEIVE_VALIDATED: u16 = 1;
-pub const RECEIVE_BLANK: u16 = 1 << 1;
+pub const RECEIVE_PARTIAL: u16 = 1 << 1;
 /// Flags of both: another part follows; an entry with further information follows.
 pub const MORE: u16 = 1 << 2;
 pub const EXTRA: u16 = 1 << 3;
@@ -35,7 +35,7 @@ pub fn send(reference: u32, flags: u16, id: u16, bytes: u16) -> [u8; SEND_BYTES]
 }
 
 /// How a frame is to be cut.
-pub fn cut(segment_bytes: u16, kind: u8) -> [u8; SEND_BYTES] {
+pub fn segments(segment_bytes: u16, kind: u8) -> [u8; SEND_BYTES] {
     let [low, high] = segment_bytes.to_le_bytes();
     [EXTRA_SEGMENTS, 0, low, high, kind, 0, 0, 0, 0, 0, 0, 0]
 }

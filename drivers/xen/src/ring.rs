@@ -3,7 +3,7 @@
 //! Requests and responses share the entries: a response takes the place of a request that the back end has consumed. The four indices are
 //! in the shared page, so our two are kept here too and never read back.
 
-use crate::error::Lie;
+use crate::error::BackendViolation;
 use crate::page::SharedPages;
 use core::sync::atomic::{Ordering, fence};
 
@@ -28,7 +28,7 @@ pub struct FrontRing {
     put: u32,
     published: u32,
     taken: u32,
-    lie: Option<Lie>,
+    violation: Option<BackendViolation>,
 }
 
 impl FrontRing {
@@ -42,7 +42,7 @@ impl FrontRing {
         for (offset, value) in [(REQ_PROD, 0_u32), (REQ_EVENT, 1), (RSP_PROD, 0), (RSP_EVENT, 1)] {
             pages.word_u32(offset).store(value.to_le(), Ordering::Relaxed);
         }
-        FrontRing { pages, entry_bytes, entries, put: 0, published: 0, taken: 0, lie: None }
+        FrontRing { pages, entry_bytes, entries, put: 0, published: 0, taken: 0, violation: None }
     }
 
     /// Number of entries, a power of two.
@@ -56,8 +56,8 @@ impl FrontRing {
     }
 
     /// The back end's violation, if there was one.
-    pub fn lie(&self) -> Option<Lie> {
-        self.lie
+    pub fn violation(&self) -> Option<BackendViolation> {
+        self.violation
     }
 
     fn load(&self, offset: usize) -> u32 {
@@ -104,17 +104,17 @@ impl FrontRing {
     ///
     /// # Panics
     /// If `response` is longer than an entry.
-    pub fn take(&mut self, response: &mut [u8]) -> Result<bool, Lie> {
+    pub fn take(&mut self, response: &mut [u8]) -> Result<bool, BackendViolation> {
         assert!(response.len() <= self.entry_bytes, "a response is no longer than an entry");
-        if let Some(lie) = self.lie {
-            return Err(lie);
+        if let Some(violation) = self.violation {
+            return Err(violation);
         }
         let count = self.load(RSP_PROD).wrapping_sub(self.taken);
         let in_flight = self.published.wrapping_sub(self.taken);
         if count > in_flight {
-            let lie = Lie::TooManyResponses { count, in_flight };
-            self.lie = Some(lie);
-            return Err(lie);
+            let violation = BackendViolation::TooManyResponses { count, in_flight };
+            self.violation = Some(violation);
+            return Err(violation);
         }
         if count == 0 {
             return Ok(false);
@@ -126,14 +126,14 @@ impl FrontRing {
 
     /// Whether [`FrontRing::take`] has something to return.
     pub fn has_response(&self) -> bool {
-        self.lie.is_none() && self.load(RSP_PROD) != self.taken
+        self.violation.is_none() && self.load(RSP_PROD) != self.taken
     }
 
     /// Requests an event for the next response. Returns true when one is there already, and after a violation.
     pub fn arm(&mut self) -> bool {
         self.store(RSP_EVENT, self.taken.wrapping_add(1));
         fence(Ordering::SeqCst);
-        self.lie.is_some() || self.load(RSP_PROD) != self.taken
+        self.violation.is_some() || self.load(RSP_PROD) != self.taken
     }
 }
 
@@ -252,7 +252,7 @@ mod tests {
                 taken += 1;
             }
             prop_assert_eq!(taken, if index <= put { index } else { 0 });
-            prop_assert_eq!(ring.lie().is_some(), index > put);
+            prop_assert_eq!(ring.violation().is_some(), index > put);
         }
     }
 
@@ -261,11 +261,11 @@ mod tests {
         let (mut ring, back) = pair(0);
         ring.put(&[1; 8]).unwrap();
         back.pages.word_u32(RSP_PROD).store(1, Ordering::Relaxed);
-        let lie = Lie::TooManyResponses { count: 1, in_flight: 0 };
-        assert_eq!(ring.take(&mut [0; 8]), Err(lie));
+        let violation = BackendViolation::TooManyResponses { count: 1, in_flight: 0 };
+        assert_eq!(ring.take(&mut [0; 8]), Err(violation));
         // It stays broken, whatever the index is then.
         back.pages.word_u32(RSP_PROD).store(0, Ordering::Relaxed);
-        assert_eq!(ring.take(&mut [0; 8]), Err(lie));
+        assert_eq!(ring.take(&mut [0; 8]), Err(violation));
         assert!(ring.arm());
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::Events;
 use crate::byte_ring::{ByteRing, Layout};
-use crate::error::Lie;
+use crate::error::BackendViolation;
 use crate::page::SharedPages;
 use crate::wire::{HEADER_BYTES, Header, PAYLOAD_BYTES_MAX, kind, split, strings, text};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -46,7 +46,7 @@ pub enum StoreError {
     /// Others changed the same keys each time that a transaction was made.
     Contended,
     /// Xenstore has violated its protocol, and is not used any more.
-    Broken(Lie),
+    Broken(BackendViolation),
 }
 
 impl fmt::Display for StoreError {
@@ -59,16 +59,16 @@ impl fmt::Display for StoreError {
                 write!(f, "a path and its value must fit {PAYLOAD_BYTES_MAX} bytes, without NUL in the path")
             }
             StoreError::Contended => write!(f, "others changed the same keys of xenstore {TRANSACTIONS_MAX} times"),
-            StoreError::Broken(lie) => write!(f, "xenstore is broken: {lie}"),
+            StoreError::Broken(violation) => write!(f, "xenstore is broken: {violation}"),
         }
     }
 }
 
 impl core::error::Error for StoreError {}
 
-impl From<Lie> for StoreError {
-    fn from(lie: Lie) -> StoreError {
-        StoreError::Broken(lie)
+impl From<BackendViolation> for StoreError {
+    fn from(violation: BackendViolation) -> StoreError {
+        StoreError::Broken(violation)
     }
 }
 
@@ -100,7 +100,7 @@ struct Shared<E: Events> {
     next_token: u32,
     /// Transactions to be ended without effect, as soon as there is room for the requests.
     cancelled: Vec<u32>,
-    lie: Option<Lie>,
+    violation: Option<BackendViolation>,
     woken: Vec<Waker>,
 }
 
@@ -142,7 +142,7 @@ impl<E: Events> Store<E> {
             watches: BTreeMap::new(),
             next_token: 0,
             cancelled: Vec::new(),
-            lie: None,
+            violation: None,
             woken: Vec::new(),
         };
         Store { shared: Rc::new(RefCell::new(shared)) }
@@ -155,7 +155,7 @@ impl<E: Events> Store<E> {
             shared.now = now;
             let more = match shared.exchange() {
                 Ok(more) => more,
-                Err(lie) => shared.fail(lie),
+                Err(violation) => shared.fail(violation),
             };
             shared.expire();
             (mem::take(&mut shared.woken), more)
@@ -173,8 +173,8 @@ impl<E: Events> Store<E> {
     }
 
     /// Xenstore's violation, if there was one.
-    pub fn lie(&self) -> Option<Lie> {
-        self.shared.borrow().lie
+    pub fn violation(&self) -> Option<BackendViolation> {
+        self.shared.borrow().violation
     }
 
     async fn request(&self, transaction: u32, kind: u32, payload: Vec<u8>) -> Result<Vec<u8>, StoreError> {
@@ -234,7 +234,7 @@ impl<E: Events> Store<E> {
     ) -> Result<R, StoreError> {
         for _ in 0..TRANSACTIONS_MAX {
             let started = split(&self.request(0, kind::TRANSACTION_START, strings(&[""])).await?)?;
-            let number = transaction_number(&started).ok_or(Lie::Malformed)?;
+            let number = transaction_number(&started).ok_or(BackendViolation::Malformed)?;
             let open = Open { store: self, number };
             let result = work(&Transaction { store: self, number }).await;
             // From here on the request ends it, whether or not its answer is waited for.
@@ -363,8 +363,8 @@ impl<E: Events> Watch<E> {
     pub async fn changed(&mut self) -> Result<(), StoreError> {
         poll_fn(|context| {
             let mut shared = self.store.shared.borrow_mut();
-            if let Some(lie) = shared.lie {
-                return Poll::Ready(Err(lie.into()));
+            if let Some(violation) = shared.violation {
+                return Poll::Ready(Err(violation.into()));
             }
             let watch = shared.watches.entry(self.token).or_default();
             if mem::take(&mut watch.changed) {
@@ -390,8 +390,8 @@ impl<E: Events> Drop for Watch<E> {
 
 impl<E: Events> Shared<E> {
     fn submit(&mut self, transaction: u32, kind: u32, payload: &[u8]) -> Result<u32, StoreError> {
-        if let Some(lie) = self.lie {
-            return Err(lie.into());
+        if let Some(violation) = self.violation {
+            return Err(violation.into());
         }
         if payload.len() > PAYLOAD_BYTES_MAX {
             return Err(StoreError::BadRequest);
@@ -415,8 +415,8 @@ impl<E: Events> Shared<E> {
     }
 
     /// Moves bytes in both directions. Returns whether more messages may wait.
-    fn exchange(&mut self) -> Result<bool, Lie> {
-        if self.lie.is_some() {
+    fn exchange(&mut self) -> Result<bool, BackendViolation> {
+        if self.violation.is_some() {
             return Ok(false);
         }
         while let Some(number) = self.cancelled.pop() {
@@ -447,7 +447,7 @@ impl<E: Events> Shared<E> {
             }
             let bytes = mem::take(&mut self.incoming);
             match self.header.take() {
-                None => self.header = Some(Header::decode(bytes.try_into().map_err(|_| Lie::Malformed)?)?),
+                None => self.header = Some(Header::decode(bytes.try_into().map_err(|_| BackendViolation::Malformed)?)?),
                 Some(header) => {
                     messages += 1;
                     self.deliver(header, bytes)?;
@@ -460,10 +460,10 @@ impl<E: Events> Shared<E> {
         Ok(messages == MESSAGES_MAX)
     }
 
-    fn deliver(&mut self, header: Header, payload: Vec<u8>) -> Result<(), Lie> {
+    fn deliver(&mut self, header: Header, payload: Vec<u8>) -> Result<(), BackendViolation> {
         if header.kind == kind::WATCH_EVENT {
             let parts = split(&payload)?;
-            let token = parts.get(1).ok_or(Lie::Malformed)?;
+            let token = parts.get(1).ok_or(BackendViolation::Malformed)?;
             // Events of a watch that has ended may still arrive.
             if let Some(watch) = token.parse().ok().and_then(|token: u32| self.watches.get_mut(&token)) {
                 watch.changed = true;
@@ -472,12 +472,14 @@ impl<E: Events> Shared<E> {
             return Ok(());
         }
         let Some(pending) = self.pending.get_mut(&header.id) else {
-            return Err(Lie::UnknownAnswer { id: header.id });
+            return Err(BackendViolation::UnknownAnswer { id: header.id });
         };
         let answer = match header.kind {
-            kind::ERROR => Err(StoreError::Refused(split(&payload)?.into_iter().next().ok_or(Lie::Malformed)?)),
+            kind::ERROR => {
+                Err(StoreError::Refused(split(&payload)?.into_iter().next().ok_or(BackendViolation::Malformed)?))
+            }
             answered if answered == pending.kind => Ok(payload),
-            _ => return Err(Lie::Malformed),
+            _ => return Err(BackendViolation::Malformed),
         };
         match mem::replace(&mut pending.state, State::Abandoned) {
             State::Waits(waker) => {
@@ -486,7 +488,7 @@ impl<E: Events> Shared<E> {
             }
             // Answered by its deadline, and the future has not run yet.
             State::Answered(Err(StoreError::TimedOut)) => pending.state = State::Answered(answer),
-            State::Answered(_) => return Err(Lie::UnknownAnswer { id: header.id }),
+            State::Answered(_) => return Err(BackendViolation::UnknownAnswer { id: header.id }),
             State::Abandoned => {
                 let kind = self.pending.remove(&header.id).map(|pending| pending.kind);
                 // Its future was dropped, or it came too late: nothing will ever end what has just begun.
@@ -500,7 +502,7 @@ impl<E: Events> Shared<E> {
 
     /// Ends a transaction without effect at the next exchange. An answer is not waited for.
     fn cancel(&mut self, transaction: u32) {
-        if self.lie.is_none() && self.cancelled.len() < REQUESTS_MAX {
+        if self.violation.is_none() && self.cancelled.len() < REQUESTS_MAX {
             self.cancelled.push(transaction);
         }
     }
@@ -528,13 +530,13 @@ impl<E: Events> Shared<E> {
     }
 
     /// Fails everything, for good.
-    fn fail(&mut self, lie: Lie) -> bool {
-        self.lie = Some(lie);
+    fn fail(&mut self, violation: BackendViolation) -> bool {
+        self.violation = Some(violation);
         self.outgoing.clear();
         for pending in self.pending.values_mut() {
             if let State::Waits(waker) = &mut pending.state {
                 self.woken.extend(waker.take());
-                pending.state = State::Answered(Err(lie.into()));
+                pending.state = State::Answered(Err(violation.into()));
             }
         }
         self.woken.extend(self.watches.values_mut().filter_map(|watch| watch.waker.take()));

@@ -214,7 +214,7 @@ fn a_watch_reports_many_changes_as_one() {
     assert!(try_run(&store, &mut daemon, watch.changed()).is_none());
     drop(watch);
     run(&store, &mut daemon, store.write("device/a", "")).unwrap();
-    assert!(daemon.watches.is_empty() && store.lie().is_none());
+    assert!(daemon.watches.is_empty() && store.violation().is_none());
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn a_watch_of_a_path_with_a_nul_sends_nothing() {
     assert_eq!(run(&store, &mut daemon, store.watch("a\0b")).err(), Some(StoreError::BadRequest));
     daemon.values.insert("a".to_string(), "1".to_string());
     assert_eq!(run(&store, &mut daemon, store.read("a")), Ok("1".to_string()));
-    assert!(daemon.received.is_empty() && daemon.watches.is_empty() && store.lie().is_none());
+    assert!(daemon.received.is_empty() && daemon.watches.is_empty() && store.violation().is_none());
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn a_dropped_transaction_is_ended() {
             store.poll(Instant(0));
             daemon.serve();
         });
-        assert_eq!((daemon.open, store.lie()), (0, None), "after {steps} steps");
+        assert_eq!((daemon.open, store.violation()), (0, None), "after {steps} steps");
         if is_done {
             return;
         }
@@ -283,22 +283,22 @@ fn a_silent_daemon_ends_requests_and_a_late_answer_is_ignored() {
 #[test]
 fn a_wrong_answer_breaks_the_connection() {
     let too_long = Header { kind: kind::READ, id: 1, transaction: 0, bytes: 4097 }.encode();
-    let cases: [(u32, u32, &[u8], Lie); 4] = [
-        (kind::READ, 9, b"", Lie::UnknownAnswer { id: 9 }),
-        (kind::WRITE, 1, b"OK\0", Lie::Malformed),
-        (kind::ERROR, 1, b"ENOENT", Lie::Malformed),
-        (kind::WATCH_EVENT, 0, b"path\0", Lie::Malformed),
+    let cases: [(u32, u32, &[u8], BackendViolation); 4] = [
+        (kind::READ, 9, b"", BackendViolation::UnknownAnswer { id: 9 }),
+        (kind::WRITE, 1, b"OK\0", BackendViolation::Malformed),
+        (kind::ERROR, 1, b"ENOENT", BackendViolation::Malformed),
+        (kind::WATCH_EVENT, 0, b"path\0", BackendViolation::Malformed),
     ];
-    for (kind, id, payload, lie) in cases {
+    for (kind, id, payload, violation) in cases {
         let (store, mut daemon) = world(1024);
         daemon.is_silent = true;
         daemon.send(kind, id, payload);
-        assert_eq!(run(&store, &mut daemon, store.read("a")), Err(StoreError::Broken(lie)));
-        assert_eq!(run(&store, &mut daemon, store.read("a")), Err(StoreError::Broken(lie)));
+        assert_eq!(run(&store, &mut daemon, store.read("a")), Err(StoreError::Broken(violation)));
+        assert_eq!(run(&store, &mut daemon, store.read("a")), Err(StoreError::Broken(violation)));
     }
     let (store, mut daemon) = world(1024);
     daemon.outgoing.extend(too_long);
-    let broken = Err(StoreError::Broken(Lie::MessageTooLong { bytes: 4097 }));
+    let broken = Err(StoreError::Broken(BackendViolation::MessageTooLong { bytes: 4097 }));
     daemon.is_silent = true;
     assert_eq!(run(&store, &mut daemon, store.read("a")), broken);
 }

@@ -1,6 +1,6 @@
 //! Messages of xenstore (`xen/include/public/io/xs_wire.h`): a header of four words, then at most 4 KiB.
 
-use crate::error::Lie;
+use crate::error::BackendViolation;
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -40,12 +40,12 @@ impl Header {
         encoded
     }
 
-    pub fn decode(bytes: [u8; HEADER_BYTES]) -> Result<Header, Lie> {
+    pub fn decode(bytes: [u8; HEADER_BYTES]) -> Result<Header, BackendViolation> {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let header = Header { kind: word(0), id: word(4), transaction: word(8), bytes: word(12) };
         match header.bytes as usize <= PAYLOAD_BYTES_MAX {
             true => Ok(header),
-            false => Err(Lie::MessageTooLong { bytes: header.bytes }),
+            false => Err(BackendViolation::MessageTooLong { bytes: header.bytes }),
         }
     }
 }
@@ -56,15 +56,15 @@ pub fn strings(parts: &[&str]) -> Vec<u8> {
 }
 
 /// The parts of a payload, each of which ends with a NUL.
-pub fn split(payload: &[u8]) -> Result<Vec<String>, Lie> {
+pub fn split(payload: &[u8]) -> Result<Vec<String>, BackendViolation> {
     let Some((last, rest)) = payload.split_last() else { return Ok(Vec::new()) };
     if *last != 0 {
-        return Err(Lie::Malformed);
+        return Err(BackendViolation::Malformed);
     }
     rest.split(|&byte| byte == 0).map(text).collect()
 }
 
 /// The payload as text.
-pub fn text(payload: &[u8]) -> Result<String, Lie> {
-    core::str::from_utf8(payload).map(String::from).map_err(|_| Lie::Malformed)
+pub fn text(payload: &[u8]) -> Result<String, BackendViolation> {
+    core::str::from_utf8(payload).map(String::from).map_err(|_| BackendViolation::Malformed)
 }

@@ -4,8 +4,9 @@ use std::sync::atomic::Ordering;
 
 use fastrand::Rng;
 use glass_api::Buf;
+use glass_drivers_device::{BlockDevice, Driver, NetDevice, NetTransmit, Request};
 use glass_virtio::fake::{Chain, DAMAGED, DeviceQueue, Fake, GuardedDma};
-use glass_virtio::{Blk, Console, ConsoleConfig, Driver, Net, NetConfig, Request, device, feature};
+use glass_virtio::{Blk, Console, ConsoleConfig, Net, NetConfig, device, feature};
 
 use super::Target;
 use crate::mutate;
@@ -172,7 +173,7 @@ fn blk(fake: Fake, steps: &[Step]) {
     }
     // A task that waits for a request of a broken device is woken.
     completed += blk.poll(&mut |_, _, _| {});
-    if blk.lie().is_some() {
+    if blk.violation().is_some() {
         completed += blk.poll(&mut |_, _, _| {});
         assert_eq!(completed, submitted, "a request of a broken device never ends");
     }
@@ -195,7 +196,7 @@ fn net(fake: Fake, steps: &[Step]) {
                 while let Some((frame, _)) = net.receive() {
                     assert!(frame.len() <= 65_536);
                 }
-                if net.lie().is_some() {
+                if net.violation().is_some() {
                     let _ = net.restart();
                     // A device that was reset has no requests.
                     liar.held.clear();

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use glass_api::{Buf, File, FileError, Files, Instant, Open};
+use glass_drivers_device::Driver;
 use glass_virtio::fake::{Chain, Fake, GuardedDma};
-use glass_virtio::{Driver, Fs, HostFiles, device, feature};
+use glass_virtio::{Fs, HostFiles, device, feature};
 
 use super::Target;
 use super::devices::{Liar, STEP_BYTES, STEPS_MAX, Step, assert_undamaged, change};
@@ -182,7 +183,7 @@ fn run(fake: Fake, steps: &[Step]) {
             20..=35 => {
                 files.kick();
                 files.poll();
-                if files.lie().is_some() && step.small & 1 == 0 {
+                if files.violation().is_some() && step.small & 1 == 0 {
                     let _ = files.restart();
                     // A device that was reset has no requests.
                     liar.held.clear();
@@ -202,7 +203,7 @@ fn run(fake: Fake, steps: &[Step]) {
         files.poll();
         poll_tasks(&mut tasks);
     }
-    assert!(tasks.is_empty(), "{} tasks wait forever, the lie is {:?}", tasks.len(), files.lie());
+    assert!(tasks.is_empty(), "{} tasks wait forever, the violation is {:?}", tasks.len(), files.violation());
 }
 
 impl Target for HostDirectory {

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use glass_api::{Buf, Instant, Listener, MessageListener, Messages, NetError, Stream, VsockAddress};
+use glass_drivers_device::Driver;
 use glass_virtio::fake::{Fake, GuardedDma};
-use glass_virtio::{Driver, Vsock, VsockConfig, device, feature};
+use glass_virtio::{Vsock, VsockConfig, device, feature};
 use glass_vsock::{Config, HEADER_BYTES, Header, Sockets};
 
 use super::Target;
@@ -211,7 +212,7 @@ fn run(fake: Fake, steps: &[Step]) {
             27 => now.set(now.get() + Duration::from_millis(step.small.into())),
             20..=35 => {
                 machine.round();
-                if machine.device.lie().is_some() && step.small & 1 == 0 {
+                if machine.device.violation().is_some() && step.small & 1 == 0 {
                     let _ = machine.device.restart();
                     machine.sockets.reset_all(machine.device.cid());
                     // A device that was reset has no requests.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use glass_api::{BlockInfo, Buf, Instant};
-use glass_virtio::{BlockDevice, Driver, Request};
+use glass_drivers_device::{BlockDevice, Driver, NetDevice, NetTransmit, Request};
 use glass_xen::{BlkLimits, Events, Frames, Grants, IdentityFrames, NetOffers, RING_HEADER_BYTES, SharedPages, Store};
 use glass_xen::{PAGE_BYTES, fake};
 
@@ -142,7 +142,7 @@ fn disk(head: &[u8; HEAD_BYTES], steps: &[Step]) {
                 let is_asleep = !blk.arm();
                 let has_nothing = back.held.is_empty() && back.consumed == back.index(REQUESTS);
                 assert!(
-                    !(is_asleep && back.is_correct && has_nothing && taken > ended && blk.lie().is_none()),
+                    !(is_asleep && back.is_correct && has_nothing && taken > ended && blk.violation().is_none()),
                     "both sides wait, and {} requests have not ended",
                     taken - ended
                 );

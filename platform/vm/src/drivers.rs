@@ -7,7 +7,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 use glass_api::Instant;
-use glass_virtio::{Driver, Lie, Notice, SetupError, Transport};
+use glass_drivers_device::{Driver, Notice, SetupError, Violation};
+use glass_virtio::Transport;
 
 /// How often a device that broke is started again. One that breaks again and again is of no use to its service.
 const RESTARTS_MAX: u8 = 1;
@@ -26,8 +27,8 @@ struct Entry {
 
 impl Entry {
     /// Why the device broke, if that was not handled yet.
-    fn unhandled_lie(&self) -> Option<Lie> {
-        self.driver.lie().filter(|_| !self.is_given_up)
+    fn unhandled_lie(&self) -> Option<Violation> {
+        self.driver.violation().filter(|_| !self.is_given_up)
     }
 }
 
@@ -55,14 +56,14 @@ pub struct Broken<'a> {
     /// What people call it.
     pub label: &'a str,
     /// Why it broke.
-    pub lie: Lie,
+    pub violation: Violation,
     /// Whether it runs again; `None` if that was not tried.
     pub restarted: Option<Result<(), SetupError>>,
 }
 
 impl fmt::Display for Broken<'_> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{} broke: {}; ", self.label, self.lie)?;
+        write!(f, "{} broke: {}; ", self.label, self.violation)?;
         match self.restarted {
             Some(Ok(())) => write!(f, "it was started again, and its requests in flight have failed"),
             Some(Err(error)) => write!(f, "it is not used any more, because it cannot be started again: {error}"),
@@ -187,7 +188,7 @@ impl Drivers {
     /// Starts devices that broke once more, and reports each.
     pub fn repair(&mut self, mut report: impl FnMut(&Broken)) {
         for entry in &mut self.entries {
-            let Some(lie) = entry.unhandled_lie() else { continue };
+            let Some(violation) = entry.unhandled_lie() else { continue };
             let restarted = entry.restarts_left.checked_sub(1).map(|left| {
                 entry.restarts_left = left;
                 entry.driver.restart()
@@ -196,7 +197,7 @@ impl Drivers {
                 Some(Ok(())) => entry.driver.acknowledge(),
                 _ => entry.is_given_up = true,
             }
-            report(&Broken { label: &entry.label, lie, restarted });
+            report(&Broken { label: &entry.label, violation, restarted });
         }
     }
 }

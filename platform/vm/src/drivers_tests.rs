@@ -9,8 +9,9 @@ use alloc::rc::Rc;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::cell::RefCell;
+use glass_drivers_device::{Driver, SetupError, Violation};
+use glass_virtio::device;
 use glass_virtio::fake::Fake;
-use glass_virtio::{Driver, Lie, SetupError, device};
 
 /// How the fake controller hears of an interrupt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,7 +158,7 @@ impl Driver for FakeDriver {
         world.tick();
     }
 
-    fn lie(&self) -> Option<Lie> {
+    fn violation(&self) -> Option<Violation> {
         None
     }
 
@@ -302,7 +303,7 @@ fn a_device_that_does_not_start_has_no_interrupts() {
 
 /// Breaks when the test has it break.
 struct Fragile {
-    lies: Rc<RefCell<Vec<Lie>>>,
+    lies: Rc<RefCell<Vec<Violation>>>,
     restart: Result<(), SetupError>,
 }
 
@@ -318,7 +319,7 @@ impl Driver for Fragile {
     }
     fn disarm(&mut self) {}
     fn acknowledge(&mut self) {}
-    fn lie(&self) -> Option<Lie> {
+    fn violation(&self) -> Option<Violation> {
         self.lies.borrow().last().copied()
     }
     fn restart(&mut self) -> Result<(), SetupError> {
@@ -343,7 +344,7 @@ impl Halt for Awake {
 /// A driver finds some violations only while it arms its device, so after the round's repairs.
 #[test]
 fn no_core_halts_before_a_broken_device_was_handled() {
-    let lies = Rc::new(RefCell::new(Vec::from([Lie::NeedsReset])));
+    let lies = Rc::new(RefCell::new(Vec::from([Violation::NeedsReset])));
     let mut drivers = Drivers::default();
     drivers.add("net".to_string(), Box::new(Fragile { lies, restart: Err(SetupError::ResetIgnored) }));
     assert!(!drivers.sleep(&mut Awake));
@@ -370,13 +371,13 @@ fn a_device_that_breaks_is_reported_and_started_again_once() {
             reports
         };
         assert!(repair().is_empty());
-        lies.borrow_mut().push(Lie::NeedsReset);
+        lies.borrow_mut().push(Violation::NeedsReset);
         let reports = repair();
         assert_eq!(reports.len(), 1);
         assert!(reports[0].starts_with("disk 0 broke: it requested a reset; ") && reports[0].contains(words));
         assert!(repair().is_empty(), "once");
         if restart.is_ok() {
-            lies.borrow_mut().push(Lie::NeedsReset);
+            lies.borrow_mut().push(Violation::NeedsReset);
             assert!(repair()[0].contains("it broke before") && repair().is_empty());
         }
     }

@@ -200,7 +200,7 @@ impl fmt::Display for OpenError {
             }
             OpenError::BadRegister(bar) => write!(f, "its base address register {bar} has no room for its registers"),
             OpenError::NoRoom(bytes) => write!(f, "there is no address space for {bytes} bytes of registers"),
-            OpenError::InRam(address) => write!(f, "its registers at {address:#x} lie in RAM"),
+            OpenError::InRam(address) => write!(f, "its registers at {address:#x} violation in RAM"),
         }
     }
 }

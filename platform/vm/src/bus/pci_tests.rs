@@ -1,4 +1,4 @@
-//! PCI buses with and without firmware, and functions that lie.
+//! PCI buses with and without firmware, and functions that are wrong.
 
 use super::pci::{Function, OpenError, Room, Spaces, open, virtio_functions};
 use alloc::collections::BTreeMap;

@@ -9,7 +9,8 @@ use crate::serial::print_line;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Range;
-use glass_virtio::{MmioRegisters, MmioTransport, PciTransport, TransportError, WINDOW_BYTES};
+use glass_drivers_device::MmioRegisters;
+use glass_virtio::{MmioTransport, PciTransport, TransportError, WINDOW_BYTES};
 
 /// Every virtio device that a driver could use, in the VMM's order. One that cannot be used is reported and left out.
 pub fn find(machine: &Machine) -> Vec<Found> {

@@ -9,9 +9,10 @@ use alloc::string::ToString;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use glass_api::Instant;
+use glass_drivers_device::{Driver, IdentityDma, SetupError, Violation};
 use glass_executor::sync::Notify;
 use glass_trace::Name;
-use glass_virtio::{Console, ConsoleConfig, Driver, IdentityDma, Lie, SetupError};
+use glass_virtio::{Console, ConsoleConfig};
 
 /// What a task waits for that prints more than the host reads.
 static CONSOLE_ROOM: Name = Name::new("console: no room until the host reads");
@@ -133,8 +134,8 @@ impl Driver for SharedConsole {
         self.shared.console.borrow_mut().acknowledge();
     }
 
-    fn lie(&self) -> Option<Lie> {
-        self.shared.console.borrow().lie()
+    fn violation(&self) -> Option<Violation> {
+        self.shared.console.borrow().violation()
     }
 
     fn restart(&mut self) -> Result<(), SetupError> {

@@ -5,7 +5,8 @@ use crate::bus::VmTransport;
 use crate::clock;
 use alloc::boxed::Box;
 use alloc::format;
-use glass_virtio::{Blk, IdentityDma, SetupError};
+use glass_drivers_device::{IdentityDma, SetupError};
+use glass_virtio::Blk;
 
 pub fn start(
     transport: VmTransport,

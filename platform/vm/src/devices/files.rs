@@ -5,7 +5,8 @@ use crate::bus::VmTransport;
 use crate::clock;
 use alloc::boxed::Box;
 use alloc::string::ToString;
-use glass_virtio::{Fs, IdentityDma, SetupError};
+use glass_drivers_device::{IdentityDma, SetupError};
+use glass_virtio::Fs;
 
 pub fn start(transport: VmTransport, _: &Settings, devices: &mut Devices) -> Result<Option<Started>, SetupError> {
     if devices.files.is_some() {

@@ -24,14 +24,15 @@ use core::cell::Cell;
 use core::fmt;
 use core::net::IpAddr;
 use core::time::Duration;
+use glass_drivers_device::{BlockDevice, Driver, IdentityDma, SetupError};
 use glass_net::Sockets;
-use glass_virtio::{BlockDevice, Driver, IdentityDma, Rng, SetupError, Transport, device};
+use glass_virtio::{Rng, Transport, device};
 use glass_xen::BlkFeatures;
 
 pub use console::SharedConsole;
 
 /// A disk as the service sees it.
-pub type VmDisk = glass_virtio::Disk<Box<dyn BlockDevice>>;
+pub type VmDisk = glass_drivers_device::Disk<Box<dyn BlockDevice>>;
 /// Files as the service sees them.
 pub type VmFiles = glass_virtio::HostFiles<VmTransport, IdentityDma>;
 
@@ -56,7 +57,7 @@ const ENTROPY_WAIT: Duration = Duration::from_secs(1);
 fn start_rng(transport: VmTransport, _: &Settings, _: &mut Devices) -> Result<Option<Started>, SetupError> {
     let mut rng = Rng::new(transport, IdentityDma, random::add)?.repeat(random::RESEED_TIME, clock::now);
     let end = clock::now() + ENTROPY_WAIT;
-    while !random::is_seeded() && rng.lie().is_none() && clock::now() < end {
+    while !random::is_seeded() && rng.violation().is_none() && clock::now() < end {
         rng.poll();
     }
     Ok(Some(("entropy".to_string(), Box::new(rng))))

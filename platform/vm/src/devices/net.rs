@@ -16,28 +16,23 @@ use alloc::string::ToString;
 use core::fmt;
 use core::num::NonZeroU16;
 use glass_api::Instant;
+use glass_drivers_device::{Driver, IdentityDma, NetDevice, NetLimits, NetTransmit, SetupError, Violation};
 use glass_net::{Address, Card, CardLimits, CardTransmit, Config, FrameDevice, Ipv6, Notice, Stack};
 use glass_trace::Group;
-use glass_virtio::{Dma, Driver, IdentityDma, Lie, Net, NetConfig, NetLimits, NetTransmit, SetupError, Transport};
+use glass_virtio::{Net, NetConfig};
 
 /// One part in so many of the memory holds frames.
 const RECEIVE_SHARE: usize = 6;
 
-/// A card, as a stack and as the core's loop see it.
-trait DrivenCard: Card {
-    fn driver(&self) -> &dyn Driver;
-    fn driver_mut(&mut self) -> &mut dyn Driver;
-}
-
-/// A virtio network card, as a stack sees it.
-struct VirtioCard<T: Transport, D: Dma>(Net<T, D>);
+/// A card of any bus, as a stack sees it.
+struct StackCard<N: NetDevice>(N);
 
 /// The right to send a frame through it.
-struct VirtioTransmit<'a>(NetTransmit<'a>);
+struct StackTransmit<T: NetTransmit>(T);
 
-impl<T: Transport, D: Dma> Card for VirtioCard<T, D> {
+impl<N: NetDevice> Card for StackCard<N> {
     type Transmit<'a>
-        = VirtioTransmit<'a>
+        = StackTransmit<N::Transmit<'a>>
     where
         Self: 'a;
 
@@ -45,68 +40,19 @@ impl<T: Transport, D: Dma> Card for VirtioCard<T, D> {
         card_limits(self.0.limits())
     }
 
-    fn receive(&mut self) -> Option<(&[u8], VirtioTransmit<'_>)> {
+    fn receive(&mut self) -> Option<(&[u8], StackTransmit<N::Transmit<'_>>)> {
         let (frame, transmit) = self.0.receive()?;
-        Some((frame, VirtioTransmit(transmit)))
+        Some((frame, StackTransmit(transmit)))
     }
 
-    fn transmit(&mut self) -> Option<VirtioTransmit<'_>> {
-        self.0.transmit().map(VirtioTransmit)
+    fn transmit(&mut self) -> Option<StackTransmit<N::Transmit<'_>>> {
+        self.0.transmit().map(StackTransmit)
     }
 }
 
-impl CardTransmit for VirtioTransmit<'_> {
+impl<T: NetTransmit> CardTransmit for StackTransmit<T> {
     fn send<R>(self, bytes: usize, segment_bytes: Option<NonZeroU16>, fill: impl FnOnce(&mut [u8]) -> R) -> R {
         self.0.send(bytes, segment_bytes, fill)
-    }
-}
-
-impl<T: Transport, D: Dma> DrivenCard for VirtioCard<T, D> {
-    fn driver(&self) -> &dyn Driver {
-        &self.0
-    }
-
-    fn driver_mut(&mut self) -> &mut dyn Driver {
-        &mut self.0
-    }
-}
-
-/// A network card of Xen, as a stack sees it.
-struct XenCard(glass_xen::Net<XenEvents>);
-
-/// The right to send a frame through it.
-struct XenTransmit<'a>(glass_xen::NetTransmit<'a>);
-
-impl Card for XenCard {
-    type Transmit<'a> = XenTransmit<'a>;
-
-    fn limits(&self) -> CardLimits {
-        card_limits(self.0.limits())
-    }
-
-    fn receive(&mut self) -> Option<(&[u8], XenTransmit<'_>)> {
-        let (frame, transmit) = self.0.receive()?;
-        Some((frame, XenTransmit(transmit)))
-    }
-
-    fn transmit(&mut self) -> Option<XenTransmit<'_>> {
-        self.0.transmit().map(XenTransmit)
-    }
-}
-
-impl CardTransmit for XenTransmit<'_> {
-    fn send<R>(self, bytes: usize, segment_bytes: Option<NonZeroU16>, fill: impl FnOnce(&mut [u8]) -> R) -> R {
-        self.0.send(bytes, segment_bytes, fill)
-    }
-}
-
-impl DrivenCard for XenCard {
-    fn driver(&self) -> &dyn Driver {
-        &self.0
-    }
-
-    fn driver_mut(&mut self) -> &mut dyn Driver {
-        &mut self.0
     }
 }
 
@@ -121,8 +67,8 @@ fn card_limits(limits: NetLimits) -> CardLimits {
 }
 
 /// A stack and its card.
-struct Network<C: Card> {
-    stack: Stack<FrameDevice<C>>,
+struct Network<N: NetDevice> {
+    stack: Stack<FrameDevice<StackCard<N>>>,
     now: fn() -> Instant,
 }
 
@@ -137,7 +83,7 @@ pub fn start(
     let config = NetConfig { memory_bytes: settings.memory_bytes / RECEIVE_SHARE, ..NetConfig::default() };
     let card = Net::new(transport, IdentityDma, config)?;
     let mac = card.mac();
-    start_stack(VirtioCard(card), mac, settings, devices).map(Some)
+    start_stack(card, mac, settings, devices).map(Some)
 }
 
 /// The same for a card of Xen, of which the service gets one.
@@ -147,11 +93,11 @@ pub fn start_xen(
     devices: &mut Devices,
 ) -> Result<Started, SetupError> {
     let mac = card.mac();
-    start_stack(XenCard(card), mac, settings, devices)
+    start_stack(card, mac, settings, devices)
 }
 
-fn start_stack<C: DrivenCard + 'static>(
-    card: C,
+fn start_stack<N: NetDevice + 'static>(
+    card: N,
     mac: [u8; 6],
     settings: &Settings,
     devices: &mut Devices,
@@ -168,7 +114,7 @@ fn start_stack<C: DrivenCard + 'static>(
     let name_servers = settings.name_servers.clone();
     let config = Config { ipv6, name_servers, ..Config::for_memory(address, settings.memory_bytes) };
     let secret = (u128::from(random::next()) << 64) | u128::from(random::next());
-    match Stack::new(FrameDevice(card), mac, config, secret, clock::now()) {
+    match Stack::new(FrameDevice(StackCard(card)), mac, config, secret, clock::now()) {
         Ok(stack) => {
             devices.sockets = Some(stack.sockets());
             Ok(("net".to_string(), Box::new(Network { stack, now: clock::now })))
@@ -180,13 +126,13 @@ fn start_stack<C: DrivenCard + 'static>(
     }
 }
 
-impl<C: DrivenCard> Network<C> {
-    fn card(&mut self) -> &mut dyn Driver {
-        self.stack.device_mut().0.driver_mut()
+impl<N: NetDevice> Network<N> {
+    fn card(&mut self) -> &mut N {
+        &mut self.stack.device_mut().0.0
     }
 }
 
-impl<C: DrivenCard> Driver for Network<C> {
+impl<N: NetDevice> Driver for Network<N> {
     fn poll(&mut self) -> bool {
         self.card().poll()
     }
@@ -228,8 +174,8 @@ impl<C: DrivenCard> Driver for Network<C> {
         self.card().acknowledge();
     }
 
-    fn lie(&self) -> Option<Lie> {
-        self.stack.device().0.driver().lie()
+    fn violation(&self) -> Option<Violation> {
+        self.stack.device().0.0.violation()
     }
 
     fn restart(&mut self) -> Result<(), SetupError> {

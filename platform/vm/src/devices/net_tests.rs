@@ -1,16 +1,17 @@
 //! Two virtio cards with a TCP stack each, joined by a wire in memory.
 
-use super::VirtioCard;
+use super::StackCard;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
+use glass_drivers_device::Driver;
 use glass_net::FrameDevice;
 use glass_net::smoltcp::iface::{Config, Interface, SocketSet};
 use glass_net::smoltcp::socket::tcp;
 use glass_net::smoltcp::time::Instant;
 use glass_net::smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
 use glass_virtio::fake::{DAMAGED, Fake, GuardedDma};
-use glass_virtio::{Driver, Net, NetConfig, device, feature};
+use glass_virtio::{Net, NetConfig, device, feature};
 
 const PLAIN: u64 = feature::EVENT_IDX | feature::NET_MAC;
 const CHECKSUMS: u64 = PLAIN | feature::NET_CSUM | feature::NET_GUEST_CSUM;
@@ -21,7 +22,7 @@ const HEADER_BYTES: usize = 12;
 /// One end: a driver and a TCP stack.
 struct Host {
     fake: Fake,
-    device: FrameDevice<VirtioCard<Fake, GuardedDma>>,
+    device: FrameDevice<StackCard<Net<Fake, GuardedDma>>>,
     interface: Interface,
     sockets: SocketSet<'static>,
     largest_sent: usize,
@@ -31,7 +32,7 @@ fn host(features: u64, number: u8) -> Host {
     let fake = Fake::new(device::NET, features, &[2, 0, 0, 0, 0, number]);
     let net = Net::new(fake.clone(), GuardedDma, NetConfig::default()).unwrap();
     let mac = EthernetAddress(net.mac());
-    let mut device = FrameDevice(VirtioCard(net));
+    let mut device = FrameDevice(StackCard(net));
     let mut interface = Interface::new(Config::new(mac.into()), &mut device, NOW);
     interface.update_ip_addrs(|list| list.push(IpCidr::new(IpAddress::v4(10, 0, 0, number), 24)).unwrap());
     let buffer = || tcp::SocketBuffer::new(vec![0; 256 << 10]);

@@ -11,7 +11,7 @@ use crate::serial::print_line;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::string::ToString;
-use glass_virtio::{Driver, Lie, MmioRegisters, Registers, SetupError};
+use glass_drivers_device::{Driver, MmioRegisters, Registers, SetupError, Violation};
 
 /// The button's bit in the fixed hardware's status and enable registers (ACPI 6.5, section 4.8.4.1).
 const FIXED_BIT: u16 = 1 << 8;
@@ -106,7 +106,7 @@ impl Driver for Button {
         }
     }
 
-    fn lie(&self) -> Option<Lie> {
+    fn violation(&self) -> Option<Violation> {
         None
     }
 

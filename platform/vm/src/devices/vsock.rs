@@ -10,8 +10,9 @@ use crate::{clock, random};
 use alloc::boxed::Box;
 use alloc::string::ToString;
 use glass_api::Instant;
+use glass_drivers_device::{Dma, Driver, IdentityDma, SetupError, Violation};
 use glass_trace::Group;
-use glass_virtio::{Dma, Driver, IdentityDma, Lie, SetupError, Transport, Vsock, VsockConfig};
+use glass_virtio::{Transport, Vsock, VsockConfig};
 use glass_vsock::{Config, Header, Sockets};
 
 /// Buffers of 16 KiB: a packet of less than a quarter is copied out of one, and a longer one costs the host fewer descriptors.
@@ -106,8 +107,8 @@ impl<T: Transport, D: Dma> Driver for SocketDevice<T, D> {
         self.device.acknowledge();
     }
 
-    fn lie(&self) -> Option<Lie> {
-        self.device.lie()
+    fn violation(&self) -> Option<Violation> {
+        self.device.violation()
     }
 
     /// All connections are reset: the packets in flight are lost.

@@ -11,8 +11,9 @@ use core::sync::atomic::Ordering;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use glass_api::{Address, Instant, Listener, MessageListener, Messages, NetError, Stream, VsockAddress};
+use glass_drivers_device::Driver;
 use glass_virtio::fake::{DAMAGED, Fake, GuardedDma};
-use glass_virtio::{Driver, Vsock, VsockConfig, device, feature};
+use glass_virtio::{Vsock, VsockConfig, device, feature};
 use glass_vsock::{HEADER_BYTES, Header, Operation, Sockets, Type};
 
 const PORT: u32 = 80;
@@ -353,7 +354,7 @@ fn a_device_that_breaks_resets_all_connections_and_serves_new_ones() {
     pair.guest.fake.with(0, |queue| queue.put(60_000, 44));
     pair.guest.fake.with(0, |queue| queue.publish(1));
     pair.guest.driver.poll();
-    assert!(pair.guest.driver.lie().is_some());
+    assert!(pair.guest.driver.violation().is_some());
     pair.guest.driver.restart().unwrap();
     assert_eq!(pair.run(server.read(&mut [0; 10])), Err(NetError::Reset));
     let mut again = pair.run(sockets.connect(guest())).unwrap();

@@ -2,7 +2,7 @@
 //! 11.11).
 
 use super::{Source, Target};
-use glass_virtio::Registers;
+use glass_drivers_device::Registers;
 
 /// Length of an entry of a device's table of messages.
 pub const MESSAGE_BYTES: usize = 16;

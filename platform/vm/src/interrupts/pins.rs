@@ -1,7 +1,7 @@
 //! Pins of I/O APICs: one interrupt a device, by a line that it raises and lowers.
 
 use super::{Source, Target};
-use glass_virtio::Registers;
+use glass_drivers_device::Registers;
 
 /// When a pin interrupts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use super::messages::MESSAGE_BYTES;
 use super::{Messages, Pin, Source, Target, Trigger};
 use alloc::vec::Vec;
-use glass_virtio::Registers;
+use glass_drivers_device::Registers;
 
 #[derive(Default)]
 struct Window {

@@ -1,6 +1,6 @@
 //! The machine as ACPI's tables describe it (ACPI 6.5, sections 5.2.5 to 5.2.12; PCI Firmware Specification 3.3, section 4.1.2).
 //!
-//! Pure: memory comes through a function, so tables that lie are tested on the host. There is no interpreter of AML: what QEMU describes only in
+//! Pure: memory comes through a function, so wrong tables are tested on the host. There is no interpreter of AML: what QEMU describes only in
 //! AML on a machine without a PC's hardware, its PCI buses and its power button, is found by how QEMU writes it.
 
 use alloc::vec::Vec;
@@ -89,7 +89,7 @@ pub struct Tables {
 /// I/O APICs, overrides and segments beyond this many are ignored, and processors beyond the other.
 const ITEMS_MAX: usize = 16;
 const PROCESSORS_MAX: usize = 512;
-/// Tables and entries beyond this many are ignored, so that tables that lie end.
+/// Tables and entries beyond this many are ignored, so that wrong tables end.
 const ENTRIES_MAX: u64 = 1024;
 /// A description in AML that is longer is not searched.
 const AML_BYTES_MAX: u64 = 64 << 10;

@@ -9,7 +9,7 @@ use alloc::boxed::Box;
 use alloc::rc::Rc;
 use core::fmt;
 use glass_api::Instant;
-use glass_virtio::{Driver, Lie, SetupError};
+use glass_drivers_device::{Driver, SetupError, Violation};
 use glass_xen::{Store, StoreError};
 
 /// Where the tools write what they request.
@@ -43,8 +43,8 @@ impl Driver for StoreDriver {
 
     fn acknowledge(&mut self) {}
 
-    fn lie(&self) -> Option<Lie> {
-        self.0.lie().map(|lie| Lie::Protocol(lie.as_str()))
+    fn violation(&self) -> Option<Violation> {
+        self.0.violation().map(|violation| Violation::Protocol(violation.as_str()))
     }
 
     fn restart(&mut self) -> Result<(), SetupError> {

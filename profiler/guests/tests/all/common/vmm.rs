@@ -93,7 +93,7 @@ impl Vmm {
     pub fn wait_for(&mut self, what: &str, mut condition: impl FnMut(&mut Vmm) -> bool) {
         let start = Instant::now();
         while !condition(self) {
-            assert!(start.elapsed() < PATIENCE, "timed out waiting until {what}");
+            assert!(start.elapsed() < PATIENCE, "timed out waiting until {what}: {:?}", self.seen());
             assert!(self.child.try_wait().unwrap().is_none(), "the VMM ended");
             std::thread::sleep(Duration::from_millis(2));
         }

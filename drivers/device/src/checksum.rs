@@ -7,7 +7,7 @@ pub struct Sum(u64);
 impl Sum {
     /// Adds `bytes`, which must start at an even offset of the summed data; an odd length is
     /// padded with a zero, so only the last piece may have one.
-    pub fn add(self, bytes: &[u8]) -> Sum {
+    pub fn with(self, bytes: &[u8]) -> Sum {
         let mut sum = self.0;
         // 32-bit words into 64 bits: no carry is lost below 16 GiB, and the loop vectorises.
         let (words, rest) = bytes.as_chunks::<4>();
@@ -23,7 +23,7 @@ impl Sum {
     }
 
     /// Adds one word of the protocol.
-    pub fn add_word(self, word: u16) -> Sum {
+    pub fn with_word(self, word: u16) -> Sum {
         Sum(self.0 + u64::from(word.to_be()))
     }
 
@@ -55,16 +55,16 @@ mod tests {
 
     #[test]
     fn the_rfc_example() {
-        assert_eq!(Sum::default().add(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]).fold(), 0xddf2);
-        assert_eq!(Sum::default().add_word(0xffff).add_word(2).fold(), 2);
-        assert_eq!(Sum::default().add(&[0xff; 65536]).fold(), 0xffff);
+        assert_eq!(Sum::default().with(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]).fold(), 0xddf2);
+        assert_eq!(Sum::default().with_word(0xffff).with_word(2).fold(), 2);
+        assert_eq!(Sum::default().with(&[0xff; 65536]).fold(), 0xffff);
     }
 
     proptest! {
         #[test]
         fn agrees_with_the_plain_sum(bytes: Vec<u8>, split in 0usize..100) {
             let split = (split * 2).min(bytes.len() & !1);
-            let sum = Sum::default().add(&bytes[..split]).add(&bytes[split..]).fold();
+            let sum = Sum::default().with(&bytes[..split]).with(&bytes[split..]).fold();
             // Zero and 0xffff are the same number in one's complement.
             prop_assert_eq!(sum % 0xffff, plain(&bytes) % 0xffff);
         }

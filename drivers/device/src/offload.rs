@@ -1,18 +1,8 @@
-//! The facts about a frame's headers for a network device: the place of the TCP or UDP checksum,
-//! its initial value, and where to cut. Pure functions over bytes; nothing here trusts a length.
+//! Checksums and segmentation of frames, which a network card does for a stack: the place of the TCP or UDP checksum, its initial value, and
+//! how to segment. Pure functions over bytes; nothing here trusts a length.
 
 use crate::checksum::Sum;
 use core::num::NonZeroU16;
-
-/// Length of the header in front of each frame (virtio 1.2, section 5.1.6).
-pub const HEADER_BYTES: usize = 12;
-const FLAG_NEEDS_CHECKSUM: u8 = 1;
-const FLAG_DATA_VALID: u8 = 2;
-/// Where a received header has the number of buffers of its frame.
-const BUFFERS_AT: usize = 10;
-const GSO_NONE: u8 = 0;
-const GSO_TCPV4: u8 = 1;
-const GSO_TCPV6: u8 = 4;
 
 const ETHERNET_BYTES: usize = 14;
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
@@ -45,8 +35,8 @@ impl Payload {
     /// The sum of the pseudo header.
     fn pseudo_sum(&self, frame: &[u8]) -> Sum {
         let bytes = (self.end - self.start) as u32;
-        let sum = Sum::default().add(&frame[self.addresses.0..self.addresses.1]);
-        sum.add_word((bytes >> 16) as u16).add_word(bytes as u16).add_word(u16::from(self.protocol))
+        let sum = Sum::default().with(&frame[self.addresses.0..self.addresses.1]);
+        sum.with_word((bytes >> 16) as u16).with_word(bytes as u16).with_word(u16::from(self.protocol))
     }
 }
 
@@ -137,28 +127,8 @@ pub enum Verdict {
     Fragment,
 }
 
-/// In how many buffers the device reports a frame to be, if both have agreed on merged buffers (virtio 1.2, section 5.1.6.4).
-pub fn buffers(header: &[u8; HEADER_BYTES]) -> u16 {
-    u16::from_le_bytes([header[BUFFERS_AT], header[BUFFERS_AT + 1]])
-}
-
-/// Whether a received frame is of a kind that both have agreed on: one segment, or joined segments of TCP over IPv4 or IPv6 (virtio 1.2,
-/// section 5.1.6.4.1).
-pub fn is_agreed(header: &[u8; HEADER_BYTES], joined_v4: bool, joined_v6: bool) -> bool {
-    match header[1] {
-        GSO_NONE => true,
-        GSO_TCPV4 => joined_v4,
-        GSO_TCPV6 => joined_v6,
-        _ => false,
-    }
-}
-
-/// Whether a received frame may be passed to a stack that does not check TCP and UDP checksums.
-/// One pass over the payload, or none where the device vouches for it.
-pub fn verify(header: &[u8; HEADER_BYTES], frame: &[u8]) -> Verdict {
-    if header[0] & (FLAG_NEEDS_CHECKSUM | FLAG_DATA_VALID) != 0 {
-        return Verdict::Good;
-    }
+/// Whether a received frame may be passed to a stack that does not check TCP and UDP checksums. One pass over the payload.
+pub fn verify(frame: &[u8]) -> Verdict {
     let payload = match content(frame) {
         Content::Other => return Verdict::Good,
         Content::Fragment => return Verdict::Fragment,
@@ -166,52 +136,54 @@ pub fn verify(header: &[u8; HEADER_BYTES], frame: &[u8]) -> Verdict {
     };
     let bytes = &frame[payload.start..payload.end];
     let is_absent = payload.protocol == UDP && bytes[6..8] == [0, 0] && payload.addresses.1 == ETHERNET_BYTES + 20;
-    if is_absent || payload.pseudo_sum(frame).add(bytes).fold() == 0xffff {
+    if is_absent || payload.pseudo_sum(frame).with(bytes).fold() == 0xffff {
         return Verdict::Good;
     }
     Verdict::Wrong
 }
 
-/// Prepares a frame whose TCP or UDP checksum field is to be filled by the device, and which it is
-/// to cut into segments of `segment_bytes` of payload, if that is given.
-pub fn prepare(header: &mut [u8; HEADER_BYTES], frame: &mut [u8], segment_bytes: Option<NonZeroU16>) {
-    let Content::Checked(payload) = content(frame) else { return };
-    let sum = payload.pseudo_sum(frame).fold();
-    let (start, offset) = (payload.start, payload.checksum_offset());
-    frame[start + offset..start + offset + 2].copy_from_slice(&sum.to_be_bytes());
-    header[0] = FLAG_NEEDS_CHECKSUM;
-    header[6..8].copy_from_slice(&(start as u16).to_le_bytes());
-    header[8..10].copy_from_slice(&(offset as u16).to_le_bytes());
-    if let (Some(bytes), TCP) = (segment_bytes, payload.protocol) {
-        let headers_bytes = start + usize::from(frame[start + 12] >> 4) * 4;
-        header[1] = if frame[12..ETHERNET_BYTES] == ETHERTYPE_IPV6 { GSO_TCPV6 } else { GSO_TCPV4 };
-        header[2..4].copy_from_slice(&(headers_bytes as u16).to_le_bytes());
-        header[4..6].copy_from_slice(&bytes.get().to_le_bytes());
-    }
-}
-
-/// What a card of another protocol is to do for a frame that is sent.
+/// What a card is to do with a frame that is sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Offload {
-    /// The TCP or UDP checksum is to be completed; its field has the sum of the pseudo header.
-    pub is_blank: bool,
-    /// The frame is to be cut into TCP segments with so many bytes of payload, and whether they are over IPv6.
-    pub segments: Option<(u16, bool)>,
+    /// Completes the TCP or UDP checksum, whose field has the sum of the pseudo header.
+    pub checksum: Option<PartialChecksum>,
+    /// Segments the frame, which has a checksum to be completed then.
+    pub segmentation: Option<Segmentation>,
+}
+
+/// The checksum of the bytes from `start` to the end of the frame, put at `start + offset`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartialChecksum {
+    /// Where the TCP or UDP header starts, in bytes from the start of the frame.
+    pub start: u16,
+    /// Where that header has the checksum.
+    pub offset: u16,
+}
+
+/// TCP segments to make of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segmentation {
+    /// Payload of each in bytes; the last one may have less.
+    pub payload_bytes: u16,
+    /// All headers in bytes, Ethernet's included. Each segment has a copy.
+    pub headers_bytes: u16,
+    /// Whether they are over IPv6, not IPv4.
+    pub is_ipv6: bool,
 }
 
 impl Offload {
-    /// Prepares a frame whose TCP or UDP checksum is to be filled in by the card, and which it cuts into segments if
-    /// `segment_bytes` is given.
+    /// Prepares a frame whose TCP or UDP checksum is to be completed by the card, and which it is to segment with `segment_bytes` of payload
+    /// each, if that is given.
     pub fn prepare(frame: &mut [u8], segment_bytes: Option<NonZeroU16>) -> Offload {
-        let mut header = [0; HEADER_BYTES];
-        prepare(&mut header, frame, segment_bytes);
-        let segments =
-            (header[1] != GSO_NONE).then(|| (u16::from_le_bytes([header[4], header[5]]), header[1] == GSO_TCPV6));
-        Offload { is_blank: header[0] & FLAG_NEEDS_CHECKSUM != 0, segments }
-    }
-
-    /// Whether a received frame may be passed to a stack that does not check TCP and UDP checksums. One pass over the payload.
-    pub fn has_right_checksum(frame: &[u8]) -> bool {
-        verify(&[0; HEADER_BYTES], frame) == Verdict::Good
+        let Content::Checked(payload) = content(frame) else { return Offload::default() };
+        let sum = payload.pseudo_sum(frame).fold();
+        let (start, offset) = (payload.start, payload.checksum_offset());
+        frame[start + offset..start + offset + 2].copy_from_slice(&sum.to_be_bytes());
+        let segmentation = segment_bytes.filter(|_| payload.protocol == TCP).map(|bytes| Segmentation {
+            payload_bytes: bytes.get(),
+            headers_bytes: (start + usize::from(frame[start + 12] >> 4) * 4) as u16,
+            is_ipv6: frame[12..ETHERNET_BYTES] == ETHERTYPE_IPV6,
+        });
+        Offload { checksum: Some(PartialChecksum { start: start as u16, offset: offset as u16 }), segmentation }
     }
 }

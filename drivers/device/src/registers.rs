@@ -25,7 +25,7 @@ pub trait Registers {
 /// take long, and a profiler of an emulated guest finds its function by the call (docs/decisions/0004-when-a-sample-is-taken-and-whose-it-is.md).
 /// For the same reason the writes of [`MmioRegisters`] are never inlined.
 #[inline(always)]
-pub(crate) fn after_write() {
+pub fn after_write() {
     compiler_fence(Ordering::SeqCst);
 }
 

@@ -5,13 +5,10 @@
 //! its task gets an error, and until the device has answered all such requests, others are refused. The device is not reset: a host whose disk hangs
 //! stops the whole VM at a reset until the disk answers, and a write that was given up could happen after a newer one.
 
-use crate::blk::Blk;
-use crate::dma::Dma;
-use crate::error::{Lie, SetupError};
+use crate::driver::{Driver, Notice};
+use crate::error::{SetupError, Violation};
 use crate::request::{Request, RequestId, SubmitError};
-use crate::transport::Transport;
 use crate::watch::Watch;
-use crate::{Driver, Notice};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
@@ -53,8 +50,8 @@ pub trait BlockDevice {
     fn disarm(&mut self);
     /// As [`Driver::acknowledge`].
     fn acknowledge(&mut self);
-    /// As [`Driver::lie`].
-    fn lie(&self) -> Option<Lie>;
+    /// As [`Driver::violation`].
+    fn violation(&self) -> Option<Violation>;
     /// As [`Driver::restart`]; all requests were taken out.
     fn restart(&mut self) -> Result<(), SetupError>;
     /// What the trace calls the device.
@@ -65,64 +62,52 @@ pub trait BlockDevice {
     fn traced_number(&self, id: RequestId) -> u64;
 }
 
-/// Writes an implementation that calls methods of the same names: of a type of its own, or of what is in a box.
-macro_rules! forward {
-    ($self:ident => $target:expr) => {
-        fn info(&$self) -> BlockInfo {
-            $target.info()
-        }
-        fn writes_zeroes(&$self) -> bool {
-            $target.writes_zeroes()
-        }
-        fn requests_max(&$self) -> usize {
-            $target.requests_max()
-        }
-        fn has_room(&$self) -> bool {
-            $target.has_room()
-        }
-        fn submit(&mut $self, request: Request) -> Result<RequestId, (SubmitError, Request)> {
-            $target.submit(request)
-        }
-        fn poll_one(&mut $self, mut complete: Complete) -> usize {
-            $target.poll_one(&mut complete)
-        }
-        fn kick(&mut $self) {
-            $target.kick();
-        }
-        fn arm(&mut $self) -> bool {
-            $target.arm()
-        }
-        fn disarm(&mut $self) {
-            $target.disarm();
-        }
-        fn acknowledge(&mut $self) {
-            $target.acknowledge();
-        }
-        fn lie(&$self) -> Option<Lie> {
-            $target.lie()
-        }
-        fn restart(&mut $self) -> Result<(), SetupError> {
-            $target.restart()
-        }
-        fn trace_name(&$self) -> u32 {
-            $target.trace_name()
-        }
-        fn set_trace_name(&mut $self, name: u32) {
-            $target.set_trace_name(name);
-        }
-        fn traced_number(&$self, id: RequestId) -> u64 {
-            $target.traced_number(id)
-        }
-    };
-}
-
-impl<T: Transport, D: Dma> BlockDevice for Blk<T, D> {
-    // Methods of the type itself come before those of its traits.
-    forward!(self => self);
-}
-
 impl<B: BlockDevice + ?Sized> BlockDevice for Box<B> {
-    forward!(self => (**self));
+    fn info(&self) -> BlockInfo {
+        (**self).info()
+    }
+    fn writes_zeroes(&self) -> bool {
+        (**self).writes_zeroes()
+    }
+    fn requests_max(&self) -> usize {
+        (**self).requests_max()
+    }
+    fn has_room(&self) -> bool {
+        (**self).has_room()
+    }
+    fn submit(&mut self, request: Request) -> Result<RequestId, (SubmitError, Request)> {
+        (**self).submit(request)
+    }
+    fn poll_one(&mut self, mut complete: Complete) -> usize {
+        (**self).poll_one(&mut complete)
+    }
+    fn kick(&mut self) {
+        (**self).kick();
+    }
+    fn arm(&mut self) -> bool {
+        (**self).arm()
+    }
+    fn disarm(&mut self) {
+        (**self).disarm();
+    }
+    fn acknowledge(&mut self) {
+        (**self).acknowledge();
+    }
+    fn violation(&self) -> Option<Violation> {
+        (**self).violation()
+    }
+    fn restart(&mut self) -> Result<(), SetupError> {
+        (**self).restart()
+    }
+    fn trace_name(&self) -> u32 {
+        (**self).trace_name()
+    }
+    fn set_trace_name(&mut self, name: u32) {
+        (**self).set_trace_name(name);
+    }
+    fn traced_number(&self, id: RequestId) -> u64 {
+        (**self).traced_number(id)
+    }
 }
 
 /// A disk. Clones are handles to the same one: a task's, and the platform's own to drive it.
@@ -283,7 +268,7 @@ impl<B: BlockDevice> Shared<B> {
         if self.silence.is_some() && self.watch.as_ref().is_none_or(|watch| watch.in_flight().next().is_none()) {
             self.silence = None;
             // If it broke instead, that is reported.
-            self.notice = self.blk.lie().is_none().then_some(Notice::Answers);
+            self.notice = self.blk.violation().is_none().then_some(Notice::Answers);
         }
     }
 
@@ -299,7 +284,7 @@ impl<B: BlockDevice> Shared<B> {
 
     /// Whether the disk is broken, or does not answer.
     fn refuses_all(&self) -> bool {
-        self.silence.is_some() || self.blk.lie().is_some()
+        self.silence.is_some() || self.blk.violation().is_some()
     }
 
     /// Whether a request gets an answer from `submit` other than "full".
@@ -376,8 +361,8 @@ impl<B: BlockDevice> Driver for Disk<B> {
         self.shared.borrow_mut().blk.acknowledge();
     }
 
-    fn lie(&self) -> Option<Lie> {
-        self.shared.borrow().blk.lie()
+    fn violation(&self) -> Option<Violation> {
+        self.shared.borrow().blk.violation()
     }
 
     fn restart(&mut self) -> Result<(), SetupError> {
