@@ -28,7 +28,7 @@ struct Part {
 }
 
 /// First match wins. A prefix stands for the folder itself and everything under it.
-const PARTS: [Part; 22] = [
+const PARTS: [Part; 24] = [
     Part { prefix: "api", may_use: &[], tests_may_use: &[] },
     Part { prefix: "formats", may_use: &[], tests_may_use: &[] },
     Part { prefix: "lib/trace", may_use: &["formats"], tests_may_use: &[] },
@@ -38,6 +38,10 @@ const PARTS: [Part; 22] = [
     Part { prefix: "lib/mpi", may_use: &["formats"], tests_may_use: &[] },
     // Of the host: a process and the process of a VM's disk lock the same files.
     Part { prefix: "lib/lock", may_use: &[], tests_may_use: &[] },
+    // Of the host, too: each process with a jail has to trust all of it.
+    Part { prefix: "lib/jail", may_use: &[], tests_may_use: &[] },
+    // Of the host, for any VMM.
+    Part { prefix: "devices", may_use: &["lib/lock", "lib/jail"], tests_may_use: &["tests"] },
     Part { prefix: "platform/c-image", may_use: &["platform/vm", "formats"], tests_may_use: &[] },
     Part { prefix: "lib", may_use: &["api", "lib"], tests_may_use: &["formats", "platform/sim"] },
     // What every device shares; the drivers of one bus use it, and not each other.
@@ -48,15 +52,19 @@ const PARTS: [Part; 22] = [
     Part { prefix: "apps", may_use: &["glasshouse"], tests_may_use: &["formats", "lib", "platform/sim"] },
     Part { prefix: "profiler/core", may_use: &["formats"], tests_may_use: &["tests"] },
     Part { prefix: "profiler/guests", may_use: &["formats", "profiler/core"], tests_may_use: &["tests"] },
-    // Each process with a jail has to trust all of it.
-    Part { prefix: "profiler/jail", may_use: &[], tests_may_use: &[] },
     Part { prefix: "profiler/session", may_use: &["profiler/core", "profiler/guests"], tests_may_use: &["tests"] },
-    Part { prefix: "profiler", may_use: &["formats", "profiler", "lib/lock"], tests_may_use: &["tests"] },
+    // It starts VMs with their disks and cards.
+    Part {
+        prefix: "profiler/cli",
+        may_use: &["formats", "profiler", "devices", "lib/lock", "lib/jail"],
+        tests_may_use: &["tests"],
+    },
+    Part { prefix: "profiler", may_use: &["formats", "profiler"], tests_may_use: &["tests"] },
     Part { prefix: "tests", may_use: &[], tests_may_use: &[] },
     Part { prefix: "bench", may_use: &["tests"], tests_may_use: &[] },
     Part {
         prefix: "fuzz",
-        may_use: &["api", "formats", "lib", "drivers", "platform", "apps", "profiler"],
+        may_use: &["api", "formats", "lib", "devices", "drivers", "platform", "apps", "profiler"],
         tests_may_use: &[],
     },
     Part { prefix: "xtask", may_use: &["tests", "bench"], tests_may_use: &[] },
@@ -160,7 +168,7 @@ mod tests {
             ("profiler/cli", "lib/net"),
             ("profiler/guests", "profiler/session"),
             ("profiler/session", "profiler/report"),
-            ("profiler/jail", "profiler/core"),
+            ("lib/jail", "lib/lock"),
             ("api", "lib/executor"),
             ("bench", "apps/upload-queue"),
             ("xtask", "profiler/core"),

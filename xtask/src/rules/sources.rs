@@ -11,7 +11,7 @@ const UNSAFE_CRATES: [&str; 8] = [
     "drivers/xen",
     "platform/vm",
     "lib/mpi-abi",
-    "profiler/devices",
+    "devices",
     "apps/faults",
     "apps/bench-cores",
 ];

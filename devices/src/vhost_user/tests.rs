@@ -1,8 +1,7 @@
 //! Messages of QEMU, of which each is refused or obeyed.
 
-use crate::backend::Backend;
+use super::{Backend, Connection};
 use crate::card::{Card, Tap};
-use crate::messages::Connection;
 use crate::test_guest::{AVAILABLE, DESCRIPTORS, MEMORY_BYTES, USED, message};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::fs::File;
@@ -51,7 +50,7 @@ fn messages_start_and_stop_a_queue() {
     ] {
         assert_eq!(card.obey(message(request, &payload, file)).unwrap(), None, "message {request}");
     }
-    assert_eq!(card.notifications().count(), 1);
+    assert_eq!(card.served.notifications().count(), 1);
     let offer = |next: u16| memory.write_at(&next.to_le_bytes(), AVAILABLE + 2).unwrap();
     let used = || {
         let mut index = [0; 2];
@@ -59,13 +58,13 @@ fn messages_start_and_stop_a_queue() {
         u16::from_le_bytes(index)
     };
     offer(6);
-    card.work().unwrap();
+    card.served.work().unwrap();
     assert_eq!(used(), 1);
     // Where the queue stopped, and that it did.
     assert_eq!(card.obey(message(11, &state(1, 0), None)).unwrap(), Some(state(1, 6)));
-    assert_eq!(card.notifications().count(), 0);
+    assert_eq!(card.served.notifications().count(), 0);
     offer(7);
-    card.work().unwrap();
+    card.served.work().unwrap();
     assert_eq!(used(), 1);
 }
 

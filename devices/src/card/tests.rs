@@ -2,7 +2,7 @@
 
 use super::moves::{Receiver, Transmitter};
 use super::{HEADER_BYTES, Tap};
-use crate::backend::Turn;
+use crate::device::Turn;
 use crate::test_guest::{AVAILABLE, DATA, DESCRIPTORS, Guest, MEMORY_BYTES, NEXT, SIZE, USED, WRITE};
 use proptest::prelude::*;
 use std::io::ErrorKind;
@@ -111,9 +111,9 @@ fn a_frame_waits_for_room() {
     for frame in [frame(3000, 1), frame(500, 2)] {
         host.network.send(&frame).unwrap();
     }
-    assert_eq!(host.receive(&mut receiver), Turn::Starved);
+    assert_eq!(host.receive(&mut receiver), Turn::NeedsGuest);
     host.offer_buffers(2, 1000);
-    assert_eq!(host.receive(&mut receiver), Turn::Starved);
+    assert_eq!(host.receive(&mut receiver), Turn::NeedsGuest);
     assert_eq!(host.guest.used(), []);
     // The next buffer is one that the guest notifies of.
     let event: u16 = host.guest.memory.read_obj(GuestAddress(USED + 4 + u64::from(SIZE) * 8)).unwrap();
@@ -122,7 +122,7 @@ fn a_frame_waits_for_room() {
         host.guest.descriptor(index, DATA + u64::from(index) * 0x10000, 1000, WRITE, 0);
         host.guest.offer(index);
     }
-    assert_eq!(host.receive(&mut receiver), Turn::Starved);
+    assert_eq!(host.receive(&mut receiver), Turn::NeedsGuest);
     assert_eq!(host.guest.used(), [(0, 1000), (1, 1000), (2, 1000), (3, 12), (4, 512)]);
     assert_eq!(host.bytes(3, 12), [1; 12]);
 }
@@ -152,12 +152,12 @@ fn what_is_no_buffer_goes_back() {
         host.guest.offer(head);
     }
     host.network.send(&frame(60, 1)).unwrap();
-    assert_eq!(host.receive(&mut receiver), Turn::Starved);
+    assert_eq!(host.receive(&mut receiver), Turn::NeedsGuest);
     assert_eq!(host.guest.used(), [(0, 0), (1, 0), (2, 0)]);
     host.guest.descriptor(3, DATA, 2000, WRITE, 0);
     host.guest.offer(3);
     // There may be more frames, but there is no buffer for one.
-    assert_eq!(host.receive(&mut receiver), Turn::Starved);
+    assert_eq!(host.receive(&mut receiver), Turn::NeedsGuest);
     assert_eq!(host.guest.used()[3..], [(3, 72)]);
 }
 
@@ -201,8 +201,8 @@ fn a_queue_that_does_not_run_moves_nothing() {
     let mut host = Host::new(false);
     host.guest.ring.queue.set_ready(false);
     host.queue_frame(0, &frame(60, 1));
-    assert_eq!(host.transmit(&mut Transmitter::new()), Turn::Starved);
-    assert_eq!(host.receive(&mut receiver(true)), Turn::Starved);
+    assert_eq!(host.transmit(&mut Transmitter::new()), Turn::NeedsGuest);
+    assert_eq!(host.receive(&mut receiver(true)), Turn::NeedsGuest);
     assert_eq!((host.guest.used_count(), host.sent().len()), (0, 0));
 }
 

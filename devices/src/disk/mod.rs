@@ -10,7 +10,7 @@ mod request;
 #[cfg(test)]
 mod tests;
 
-use crate::backend::{Device, Turn};
+use crate::device::{Device, Turn};
 use crate::rings::Ring;
 use anyhow::{Context, Result, anyhow, ensure};
 use engine::Engine;
@@ -211,7 +211,7 @@ impl Device for Disk {
     fn work(&mut self, memory: &GuestMemoryMmap, rings: &mut [Ring]) -> Result<Turn> {
         let [ring] = rings else { unreachable!("there is one queue") };
         if !ring.is_running() {
-            return Ok(Turn::Starved);
+            return Ok(Turn::NeedsGuest);
         }
         // A notification costs the guest an exit, so it makes one only while nothing is looked for.
         let _ = ring.queue.disable_notification(memory);
@@ -220,7 +220,7 @@ impl Device for Disk {
         loop {
             let is_busy = self.round(memory, ring)?;
             if !ring.is_running() {
-                return Ok(Turn::Starved);
+                return Ok(Turn::NeedsGuest);
             }
             let now = Instant::now();
             if is_busy {

@@ -1,23 +1,27 @@
-//! A device as QEMU sets it up: memory and queues (QEMU, docs/interop/vhost-user.rst), and the loop that serves it.
+//! A device as QEMU sets it up by messages, its memory and its queues (QEMU, docs/interop/vhost-user.rst), and the loop of the process that serves it.
 
+mod messages;
+#[cfg(test)]
+mod tests;
+
+use crate::device::{Device, Served, Turn, VERSION_1};
 use crate::jail;
-use crate::messages::{Connection, Message, REGIONS_MAX};
 use crate::rings::{QUEUE_SIZE_MAX, Ring};
 use anyhow::{Context, Result, bail, ensure};
 use glass_jail::SystemCalls;
+use messages::REGIONS_MAX;
+pub(crate) use messages::{Connection, Message};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
 use rustix::io::Errno;
 use std::fs::{self, File};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use virtio_queue::QueueT;
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
 
-/// Features of every device (virtio 1.2, section 6).
-pub(crate) const VERSION_1: u64 = 1 << 32;
+/// Features of every device beside [`VERSION_1`] (virtio 1.2, section 6).
 const INDIRECT_DESC: u64 = 1 << 28;
 const EVENT_IDX: u64 = 1 << 29;
 /// Of vhost-user, not of the device: queues are enabled by messages.
@@ -49,47 +53,8 @@ mod request {
 /// In the payload of a message with a file: the queue's number, and that there is no file.
 const QUEUE_MASK: u64 = 0xff;
 const NO_FILE: u64 = 1 << 8;
-/// Broken rings that are reported, at most: a guest can break them as often as it likes.
-const REPORTS_MAX: u32 = 8;
 /// In front of the bytes of a message about the configuration: offset, number of bytes, flags.
 const CONFIG_HEADER_BYTES: usize = 12;
-
-/// What a device does between its queues and the host.
-pub(crate) trait Device {
-    /// What the guest has by it, in words.
-    const NAME: &'static str;
-    /// How many queues it has.
-    const QUEUES: usize;
-
-    /// Its features, without those of every device.
-    fn features(&self) -> u64;
-
-    /// What the guest can read about it, if there is something.
-    fn config(&self) -> Option<&[u8]>;
-
-    /// The guest's driver has agreed to `features`.
-    fn agree(&mut self, features: u64) -> Result<()>;
-
-    /// Serves the queues for a moment, of those that run. Whether there may be more to do, or what is waited for.
-    fn work(&mut self, memory: &GuestMemoryMmap, rings: &mut [Ring]) -> Result<Turn>;
-
-    /// Returns when the device does not use the guest's memory any more.
-    fn finish(&mut self, memory: &GuestMemoryMmap, rings: &mut [Ring]) -> Result<()>;
-
-    /// What becomes readable when the host has something for the device; a condition that ends the device is one of `error`.
-    fn host(&self) -> (BorrowedFd<'_>, &'static str);
-}
-
-/// How a turn of a device ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
-    /// There may be more to do.
-    Busy,
-    /// It waits for the guest or the host.
-    Done,
-    /// It waits for the guest alone.
-    Starved,
-}
 
 /// Memory of the guest that QEMU has at another address.
 struct Region {
@@ -100,12 +65,8 @@ struct Region {
 
 /// A device, and what QEMU has set up for it.
 pub(crate) struct Backend<D> {
-    device: D,
-    memory: GuestMemoryMmap,
+    pub(crate) served: Served<D>,
     regions: Vec<Region>,
-    rings: Vec<Ring>,
-    /// How many broken rings were reported.
-    reports: u32,
 }
 
 /// Serves a device until its QEMU ends, which connects to the unix socket `socket`, which is made here. From the connection on it is jailed,
@@ -120,7 +81,7 @@ pub(crate) fn serve<D: Device>(device: D, socket: &Path, system_calls: SystemCal
     let connection = Connection::new(stream);
     let mut backend = Backend::new(device);
     let ended = backend.serve(&connection);
-    match backend.violations() {
+    match backend.served.violations() {
         0 => {}
         count => eprintln!("the guest used its {} against the specification ({count} times)", D::NAME),
     }
@@ -129,12 +90,11 @@ pub(crate) fn serve<D: Device>(device: D, socket: &Path, system_calls: SystemCal
 
 impl<D: Device> Backend<D> {
     pub(crate) fn new(device: D) -> Backend<D> {
-        let rings = (0..D::QUEUES).map(|_| Ring::new()).collect();
-        Backend { device, memory: GuestMemoryMmap::new(), regions: Vec::new(), rings, reports: 0 }
+        Backend { served: Served::new(device), regions: Vec::new() }
     }
 
     fn serve(&mut self, connection: &Connection) -> Result<()> {
-        let mut turn = Turn::Starved;
+        let mut turn = Turn::NeedsGuest;
         loop {
             // Even while there is something to do, so that the VM can be stopped.
             if self.wait(connection, turn)? {
@@ -144,43 +104,18 @@ impl<D: Device> Backend<D> {
                     connection.answer(request, &answer)?;
                 }
             }
-            turn = self.work()?;
+            turn = self.served.work()?;
         }
-    }
-
-    /// What the guest's notifications make readable.
-    pub(crate) fn notifications(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.rings.iter().filter_map(|ring| ring.kick.as_ref()).map(AsFd::as_fd)
-    }
-
-    /// Serves the queues for a moment.
-    pub(crate) fn work(&mut self) -> Result<Turn> {
-        let turn = self.device.work(&self.memory, &mut self.rings)?;
-        for (index, ring) in self.rings.iter_mut().enumerate() {
-            if let Some(broken) = ring.take_report()
-                && self.reports < REPORTS_MAX
-            {
-                self.reports += 1;
-                let name = D::NAME;
-                eprintln!(
-                    "the guest broke queue {index} of its {name}: {broken}; it rests until the guest's driver starts again"
-                );
-            }
-        }
-        Ok(turn)
-    }
-
-    /// What the guest may not do, and did: how often.
-    pub(crate) fn violations(&self) -> u64 {
-        self.rings.iter().map(Ring::violations).sum()
     }
 
     /// Waits until there is something to do after a turn that ended so. Whether QEMU has sent a message.
     fn wait(&self, connection: &Connection, turn: Turn) -> Result<bool> {
         let mut polled = vec![PollFd::new(connection, PollFlags::IN)];
-        polled.extend(self.notifications().map(|notification| PollFd::from_borrowed_fd(notification, PollFlags::IN)));
+        polled.extend(
+            self.served.notifications().map(|notification| PollFd::from_borrowed_fd(notification, PollFlags::IN)),
+        );
         let notifications = 1..polled.len();
-        let (host, error) = self.device.host();
+        let (host, error) = self.served.device.host();
         if turn == Turn::Done {
             polled.push(PollFd::from_borrowed_fd(host, PollFlags::IN));
         }
@@ -205,14 +140,14 @@ impl<D: Device> Backend<D> {
     pub(crate) fn obey(&mut self, message: Message) -> Result<Option<Vec<u8>>> {
         let word = |word: u64| Ok(Some(word.to_le_bytes().to_vec()));
         match message.request {
-            request::GET_FEATURES => return word(self.device.features() | FEATURES),
+            request::GET_FEATURES => return word(self.served.device.features() | FEATURES),
             request::SET_FEATURES => self.agree(message.u64(0)?)?,
             request::GET_PROTOCOL_FEATURES => {
-                return word(self.device.config().map_or(0, |_| PROTOCOL_CONFIG));
+                return word(self.served.device.config().map_or(0, |_| PROTOCOL_CONFIG));
             }
             request::SET_OWNER | request::RESET_OWNER | request::SET_PROTOCOL_FEATURES => {}
             request::SET_MEM_TABLE => {
-                self.finish()?;
+                self.served.finish()?;
                 self.map(message)?;
             }
             request::SET_VRING_NUM => {
@@ -230,7 +165,7 @@ impl<D: Device> Backend<D> {
             request::SET_VRING_ADDR => self.set_addresses(&message)?,
             request::GET_VRING_BASE => {
                 let index = message.u32(0)?;
-                self.finish()?;
+                self.served.finish()?;
                 let ring = self.ring(index)?;
                 ring.stop();
                 let state = [index, ring.queue.next_avail().into()];
@@ -261,14 +196,9 @@ impl<D: Device> Backend<D> {
         Ok(None)
     }
 
-    /// Returns when the device does not use the guest's memory any more.
-    pub(crate) fn finish(&mut self) -> Result<()> {
-        self.device.finish(&self.memory, &mut self.rings)
-    }
-
     fn agree(&mut self, features: u64) -> Result<()> {
-        self.device.agree(features)?;
-        for ring in &mut self.rings {
+        self.served.device.agree(features)?;
+        for ring in &mut self.served.rings {
             ring.queue.set_event_idx(features & EVENT_IDX != 0);
             if features & PROTOCOL_FEATURES == 0 {
                 ring.is_enabled = true;
@@ -282,7 +212,7 @@ impl<D: Device> Backend<D> {
         let (offset, bytes) = (message.u32(0)? as usize, message.u32(4)? as usize);
         let mut answer = message.payload().to_vec();
         ensure!(answer.len() == CONFIG_HEADER_BYTES + bytes, "QEMU requested {bytes} bytes without room for them");
-        let config = self.device.config().and_then(|config| config.get(offset..)).unwrap_or_default();
+        let config = self.served.device.config().and_then(|config| config.get(offset..)).unwrap_or_default();
         for (index, byte) in answer[CONFIG_HEADER_BYTES..].iter_mut().enumerate() {
             *byte = config.get(index).copied().unwrap_or(0);
         }
@@ -308,7 +238,7 @@ impl<D: Device> Backend<D> {
             mapped.push(region.context("the guest's memory is outside of any memory")?);
             regions.push(Region { qemu, guest, bytes });
         }
-        self.memory = GuestMemoryMmap::from_regions(mapped).context("cannot map the guest's memory")?;
+        self.served.memory = GuestMemoryMmap::from_regions(mapped).context("cannot map the guest's memory")?;
         self.regions = regions;
         Ok(())
     }
@@ -322,29 +252,25 @@ impl<D: Device> Backend<D> {
             Ok(GuestAddress(address - region.qemu + region.guest))
         };
         let (descriptors, used, available) = (guest(8)?, guest(16)?, guest(24)?);
-        let queue = &mut ring(&mut self.rings, message.u32(0)?)?.queue;
+        let memory = self.served.memory.clone();
+        let queue = &mut self.ring(message.u32(0)?)?.queue;
         let set = [
             queue.try_set_desc_table_address(descriptors),
             queue.try_set_used_ring_address(used),
             queue.try_set_avail_ring_address(available),
         ];
         ensure!(set.iter().all(Result::is_ok), "QEMU named a queue that is not aligned");
-        let next = queue.used_idx(&self.memory, Ordering::Relaxed).map_err(|_| ());
+        let next = queue.used_idx(&memory, Ordering::Relaxed).map_err(|_| ());
         let Ok(next) = next else { bail!("QEMU named a queue outside of the guest's memory") };
         queue.set_next_used(next.0);
         Ok(())
     }
 
+    /// A queue by its number.
     fn ring(&mut self, index: u32) -> Result<&mut Ring> {
-        ring(&mut self.rings, index)
+        let named = self.served.rings.get_mut(index as usize);
+        named.with_context(|| format!("QEMU named the queue {index}, which this device does not have"))
     }
-}
-
-/// A queue by its number.
-fn ring(rings: &mut [Ring], index: u32) -> Result<&mut Ring> {
-    rings
-        .get_mut(index as usize)
-        .with_context(|| format!("QEMU named the queue {index}, which this device does not have"))
 }
 
 /// The queue that a message with a file is about.

@@ -1,9 +1,10 @@
 //! The disk between a driver, whose rings the tests write by hand, and a file.
 
 use super::{Disk, DiskOptions, has_io_uring};
-use crate::backend::{Backend, Device, Turn};
+use crate::device::{Device, Turn};
 use crate::rings::Ring;
 use crate::test_guest::{AVAILABLE, DATA, DESCRIPTORS, Guest, MEMORY_BYTES, NEXT, SIZE, USED, WRITE, message};
+use crate::vhost_user::Backend;
 use proptest::prelude::*;
 use std::fs::{self, File};
 use std::io::Read;
@@ -323,7 +324,7 @@ fn a_queue_that_does_not_run_is_left_alone() {
     let Some(mut host) = Host::new("stopped", DiskOptions::default()) else { return };
     host.guest.ring.queue.set_ready(false);
     host.queue(0, READ, 0, &[], 512);
-    assert_eq!(host.work(), Turn::Starved);
+    assert_eq!(host.work(), Turn::NeedsGuest);
     assert_eq!(host.guest.used_count(), 0);
 }
 
@@ -450,13 +451,13 @@ fn an_index_that_jumps_breaks_a_ring_until_it_is_set_up_again() {
     host.guest.ring.error = Some(OwnedFd::from(theirs).into());
     let read = |mut ours: &UnixStream| ours.read(&mut [0; 64]).unwrap_or(0);
     host.guest.memory.write_obj(SIZE + 1, GuestAddress(AVAILABLE + 2)).unwrap();
-    assert_eq!(host.work(), Turn::Starved);
+    assert_eq!(host.work(), Turn::NeedsGuest);
     assert_eq!((read(&ours), host.guest.ring.violations()), (8, 1));
     let sentence = host.guest.ring.take_report().unwrap().to_string();
     assert_eq!(sentence, "it offered 33 chains of descriptors, more than there is room for");
     // It rests, whatever the guest does, and is reported once.
     host.queue(0, READ, 0, &[], 512);
-    assert_eq!(host.work(), Turn::Starved);
+    assert_eq!(host.work(), Turn::NeedsGuest);
     assert_eq!((host.guest.used_count(), read(&ours), host.guest.ring.take_report()), (0, 0, None));
     host.guest.ring.stop();
     host.guest.ring.queue.set_ready(true);

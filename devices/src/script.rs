@@ -1,9 +1,10 @@
 //! A device between a QEMU and a guest that do what a script of bytes has, one step after the other, for fuzzing.
 
-use crate::backend::{Backend, Device};
 use crate::card::{Card, Tap};
+use crate::device::Device;
 use crate::disk::{Disk, DiskOptions};
-use crate::messages::Message;
+use crate::vhost_user::Backend;
+use crate::vhost_user::Message;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::fs::File;
@@ -69,12 +70,12 @@ fn run<D: Device>(device: D, script: &[u8], send: impl Fn(&[u8])) -> Option<u64>
             step::FRAME => next(&mut rest, 1).and_then(|count| next(&mut rest, count[0].into())).map(&send),
             _ => {
                 turns += 1;
-                (turns <= TURNS_MAX && backend.work().is_ok()).then_some(())
+                (turns <= TURNS_MAX && backend.served.work().is_ok()).then_some(())
             }
         };
     }
-    backend.finish().expect("requests end");
-    done.map(|()| backend.violations())
+    backend.served.finish().expect("requests end");
+    done.map(|()| backend.served.violations())
 }
 
 /// The next bytes of a script.

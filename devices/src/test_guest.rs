@@ -1,7 +1,7 @@
 //! The guest's side of a queue, written by hand, and QEMU's messages.
 
-use crate::messages::{Connection, Message};
 use crate::rings::Ring;
+use crate::vhost_user::{Connection, Message};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::fs::File;
 use std::io::{IoSlice, Read};

@@ -3,7 +3,7 @@
 use super::HEADER_BYTES;
 use super::datagrams::{Datagram, Train};
 use super::tap::Tap;
-use crate::backend::Turn;
+use crate::device::Turn;
 use crate::rings::{Buffer, PIECES_MAX, Ring, Round};
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -62,7 +62,7 @@ impl Transmitter {
     /// Sends what the guest has queued.
     pub(crate) fn turn(&mut self, tap: &Tap, memory: &GuestMemoryMmap, ring: &mut Ring, header_bytes: usize) -> Turn {
         if !ring.is_running() {
-            return Turn::Starved;
+            return Turn::NeedsGuest;
         }
         let mut round = ring.round(memory);
         let (mut pieces, mut frames) = (Vec::new(), Vec::with_capacity(TURN));
@@ -83,7 +83,7 @@ impl Transmitter {
         let used: Vec<(u16, u32)> = frames.iter().map(|frame| (frame.head, 0)).collect();
         let is_wanted = !used.is_empty() && ring.complete(memory, &used);
         if !ring.is_running() {
-            return Turn::Starved;
+            return Turn::NeedsGuest;
         }
         // A notification costs the guest an exit, so it makes one only while nothing is looked for.
         if turn == Turn::Done && ring.queue.enable_notification(memory).unwrap_or(false) {
@@ -160,7 +160,7 @@ impl Receiver {
     /// Receives into the buffers that the guest has offered.
     pub(crate) fn turn(&mut self, tap: &Tap, memory: &GuestMemoryMmap, ring: &mut Ring) -> Turn {
         if !ring.is_running() {
-            return Turn::Starved;
+            return Turn::NeedsGuest;
         }
         let mut round = ring.round(memory);
         let mut room = Room::default();
@@ -173,7 +173,7 @@ impl Receiver {
                 room.buffers.push_back(buffer);
             }
             let Some(&Buffer { head, pieces, start, .. }) = room.buffers.front() else {
-                turn = if round.is_cut() { Turn::Busy } else { Turn::Starved };
+                turn = if round.is_cut() { Turn::Busy } else { Turn::NeedsGuest };
                 break;
             };
             used.clear();
@@ -207,10 +207,10 @@ impl Receiver {
             is_wanted |= ring.complete(memory, &used);
         }
         if !ring.is_running() {
-            return Turn::Starved;
+            return Turn::NeedsGuest;
         }
         // Buffers without a frame for them are no reason for a notification.
-        if turn == Turn::Starved && ring.queue.enable_notification(memory).unwrap_or(false) {
+        if turn == Turn::NeedsGuest && ring.queue.enable_notification(memory).unwrap_or(false) {
             turn = Turn::Busy;
         }
         let queue = &mut ring.queue;
@@ -244,7 +244,7 @@ impl Receiver {
         if room.bytes < frame.len() {
             // Buffers of so many pieces that those of a round do not have room for it never will.
             if self.is_merged && !round.is_cut() {
-                return Err(Turn::Starved);
+                return Err(Turn::NeedsGuest);
             }
             self.frame_bytes = 0;
             return Ok(None);

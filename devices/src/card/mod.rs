@@ -10,7 +10,7 @@ mod tap;
 #[cfg(test)]
 mod tests;
 
-use crate::backend::{Device, Turn, VERSION_1};
+use crate::device::{Device, Turn, VERSION_1};
 use crate::jail;
 use crate::rings::Ring;
 use anyhow::{Context, Result};

@@ -1,17 +1,16 @@
-//! Devices of a VM that are served outside of QEMU, each in a process of its own (vhost-user): a network card and a disk.
+//! Devices of a VM, between its queues and the host: a network card and a disk (`device`). Each is served outside of QEMU, in a process of its own
+//! (`vhost_user`).
 
-mod backend;
-#[cfg(test)]
-mod backend_tests;
 mod card;
+mod device;
 mod disk;
 mod jail;
-mod messages;
 mod rings;
 #[cfg(feature = "script")]
 pub mod script;
 #[cfg(test)]
 mod test_guest;
+mod vhost_user;
 
 use anyhow::Result;
 pub use card::check as check_tap;
@@ -23,11 +22,11 @@ use std::path::Path;
 /// Serves the network card of one VM until its QEMU ends. `name` is an existing TAP device; QEMU connects to the unix socket `socket`,
 /// which is made here, as its `-netdev vhost-user`.
 pub fn serve_tap(name: &str, socket: &Path) -> Result<()> {
-    backend::serve(Card::new(Tap::open(name)?), socket, card::system_calls())
+    vhost_user::serve(Card::new(Tap::open(name)?), socket, card::system_calls())
 }
 
 /// Serves the disk of one VM, the file or block device `path`, until its QEMU ends, which connects to the unix socket `socket`, which is
 /// made here.
 pub fn serve_disk(path: &Path, options: DiskOptions, socket: &Path) -> Result<()> {
-    backend::serve(Disk::open(path, options)?, socket, disk::system_calls())
+    vhost_user::serve(Disk::open(path, options)?, socket, disk::system_calls())
 }
