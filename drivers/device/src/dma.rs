@@ -242,8 +242,8 @@ unsafe fn read_bytes(source: *const u8, target: &mut [u8]) {
 /// What is read at once.
 #[cfg(target_arch = "x86_64")]
 type Block = core::arch::x86_64::__m128i;
-#[cfg(not(target_arch = "x86_64"))]
-type Block = u128;
+#[cfg(target_arch = "aarch64")]
+type Block = core::arch::aarch64::uint8x16_t;
 
 /// # Safety
 /// The 16 bytes from `source` on must be readable, and `source` aligned to 16. A device may write them meanwhile.

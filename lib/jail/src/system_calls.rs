@@ -28,7 +28,7 @@ pub struct SystemCalls {
 }
 
 /// What each program in Rust does: it reads and writes open files, allocates memory, reads clocks, waits, panics and ends.
-const OF_EVERY_PROGRAM: [i64; 35] = [
+const OF_EVERY_PROGRAM: [i64; 34] = [
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_readv,
@@ -36,7 +36,6 @@ const OF_EVERY_PROGRAM: [i64; 35] = [
     libc::SYS_pread64,
     libc::SYS_lseek,
     libc::SYS_close,
-    libc::SYS_poll,
     libc::SYS_ppoll,
     libc::SYS_brk,
     libc::SYS_munmap,
@@ -66,17 +65,14 @@ const OF_EVERY_PROGRAM: [i64; 35] = [
     libc::SYS_exit_group,
 ];
 /// What each program may try: the backtrace of a panic or an error reads files, and is shorter without.
-const REFUSED: [i64; 9] = [
-    libc::SYS_open,
-    libc::SYS_openat,
-    libc::SYS_stat,
-    libc::SYS_newfstatat,
-    libc::SYS_statx,
-    libc::SYS_access,
-    libc::SYS_readlink,
-    libc::SYS_readlinkat,
-    libc::SYS_getcwd,
-];
+const REFUSED: [i64; 5] =
+    [libc::SYS_openat, libc::SYS_newfstatat, libc::SYS_statx, libc::SYS_readlinkat, libc::SYS_getcwd];
+/// Of the older architectures only: newer ones have the calls with more arguments alone.
+#[cfg(target_arch = "x86_64")]
+const OLDER: ([i64; 1], [i64; 4]) =
+    ([libc::SYS_poll], [libc::SYS_open, libc::SYS_stat, libc::SYS_access, libc::SYS_readlink]);
+#[cfg(not(target_arch = "x86_64"))]
+const OLDER: ([i64; 0], [i64; 0]) = ([], []);
 const MAP_KIND: u32 = libc::MAP_TYPE as u32;
 const MAP_PRIVATE: u32 = libc::MAP_PRIVATE as u32;
 const MAP_ANONYMOUS: u32 = libc::MAP_ANONYMOUS as u32;
@@ -93,7 +89,9 @@ impl SystemCalls {
         let is_open = Condition { argument: 1, mask: u32::MAX, value: libc::F_GETFD as u32 };
         SystemCalls { allowed: BTreeMap::new(), refused: BTreeMap::new() }
             .allow(&OF_EVERY_PROGRAM)
+            .allow(&OLDER.0)
             .refuse(&REFUSED)
+            .refuse(&OLDER.1)
             .allow_where(libc::SYS_mmap, &[data, is_private])
             .allow_where(libc::SYS_mmap, &[data, has_file])
             .allow_where(libc::SYS_mprotect, &[data])

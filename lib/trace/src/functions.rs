@@ -1,7 +1,7 @@
 //! Function tracing: patches calls to the recorder into functions, and removes them.
 //!
 //! In a program built by `glass build --trace-functions`, every function starts and ends with a sled, 11 bytes of
-//! no-ops. While a function is traced its sleds call the recorder (`sys/functions.s`), which writes an event.
+//! no-ops. While a function is traced its sleds call the recorder (`sys/arch/x86_64/functions.s`), which writes an event.
 //!
 //! ```text
 //!              inactive                             traced

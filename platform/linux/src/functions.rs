@@ -3,10 +3,10 @@
 //! Code stays mapped as readable and executable: it is written through `/proc/self/mem`, as a debugger does.
 //! Other threads keep running; `membarrier` makes their cores discard fetched instructions.
 
+use crate::sys::discard_fetched_instructions;
 use glass_formats::trace::Group;
 use glass_trace::functions::{self, Text};
 use rustix::thread::{MembarrierCommand, membarrier};
-use std::arch::x86_64::__cpuid;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
@@ -97,9 +97,8 @@ impl Text for Memory {
 
     fn synchronize(&mut self) -> bool {
         let result = self.flush().and_then(|()| Ok(membarrier(MembarrierCommand::PrivateExpeditedSyncCore)?));
-        // Intel's manual, volume 3, 9.1.3: code that was written through another address than it runs at requires a
-        // serializing instruction, and membarrier does nothing in a process of one thread.
-        __cpuid(0);
+        // membarrier does nothing in a process of one thread.
+        discard_fetched_instructions();
         self.keep(result)
     }
 

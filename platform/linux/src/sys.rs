@@ -1,5 +1,13 @@
 //! The unsafe code: memory that this process shares with readers of its trace, an option of TCP, and addresses of vsock.
 
+#[cfg(target_arch = "aarch64")]
+#[path = "sys/arch/aarch64.rs"]
+mod arch;
+#[cfg(target_arch = "x86_64")]
+#[path = "sys/arch/x86_64.rs"]
+mod arch;
+
+pub(crate) use arch::{discard_fetched_instructions, nominal_rate};
 use glass_api::VsockAddress;
 use glass_formats::trace::{CONTROL_BYTES, Control};
 use rustix::fs::{MemfdFlags, SealFlags};

@@ -1,10 +1,10 @@
 //! The trace of this process: its memory, a ring for each thread, its clock.
 
 use crate::cores::LinuxCore;
+use crate::sys::nominal_rate;
 use crate::{functions, sys};
 use glass_formats::trace::{EVENT_WORDS, GROUPS, Group, RINGS_MAX};
 use glass_trace::{CONTROL, Writer, ticks};
-use std::arch::x86_64::__cpuid;
 use std::cell::Cell;
 use std::env;
 use std::io;
@@ -80,21 +80,6 @@ pub(crate) fn follow_host(core: &LinuxCore) {
     if change.is_some_and(|change| change.switched_on & Group::Tasks as u32 != 0) {
         core.announce_all();
     }
-}
-
-/// The rate that the CPU reports for its clock, until it is measured.
-fn nominal_rate() -> Option<u64> {
-    let leaf_max = __cpuid(0).eax;
-    // Intel's manual, volume 2, CPUID: leaf 0x15 has the ratio to a crystal and the crystal's rate, leaf 0x16 has MHz.
-    if leaf_max >= 0x15 {
-        let leaf = __cpuid(0x15);
-        let product = u64::from(leaf.ecx) * u64::from(leaf.ebx);
-        if let Some(rate) = product.checked_div(leaf.eax.into()).filter(|rate| *rate > 0) {
-            return Some(rate);
-        }
-    }
-    let mhz = if leaf_max >= 0x16 { __cpuid(0x16).eax & 0xffff } else { 0 };
-    (mhz > 0).then(|| u64::from(mhz) * 1_000_000)
 }
 
 /// The rate of the clock of events, measured while the service runs, so that its start need not wait.

@@ -1,7 +1,7 @@
 //! Time: the TSC, scaled. Its frequency comes from the hypervisor if that reports it, else from the PIT.
 
+use crate::arch::ports::{cpuid, read_port8, read_tsc, write_msr, write_port8};
 use crate::cores::this_core;
-use crate::ports::{cpuid, read_port8, read_tsc, write_msr, write_port8};
 use crate::xen;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;

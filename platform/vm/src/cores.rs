@@ -2,13 +2,13 @@
 //!
 //! Each core finds its own block, so plain cells do. What other cores may touch is in [`Public`] and [`Mail`], on lines of memory of their own.
 
+use crate::arch;
+use crate::arch::fault::Fault;
 use crate::core_heap::CoreHeap;
-use crate::fault::Fault;
 use crate::program::Process;
 use crate::random::Generator;
 use crate::wall;
 use alloc::boxed::Box;
-use core::arch::asm;
 use core::cell::{Cell, OnceCell, RefCell};
 use core::fmt;
 use core::mem::offset_of;
@@ -178,11 +178,8 @@ pub fn add(index: usize) -> &'static Core {
 /// The block of the core that runs this.
 #[inline(always)]
 pub fn this_core() -> &'static Core {
-    let core: *const Core;
-    // SAFETY: boot.s pointed GS at this core's block, whose first word is its own address.
-    unsafe { asm!("mov {}, gs:[0]", out(reg) core, options(pure, readonly, nostack, preserves_flags)) };
-    // SAFETY: the block is never freed, and only this core uses it.
-    unsafe { &*core }
+    // SAFETY: the block is a `Core`, it is never freed, and only this core uses it.
+    unsafe { &*arch::block::<Core>() }
 }
 
 /// What may be known of core number `index`; `None` if there is no such core.

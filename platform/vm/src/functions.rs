@@ -3,9 +3,9 @@
 //! Code stays mapped for reading and running only. An image that was built for it has its code a second time in its
 //! address space, at [`SECOND_ADDRESS`] above the first, where it can be written and not run.
 
+use crate::arch::discard_fetched_instructions;
+use crate::arch::paging::{AddressSpace, OutOfTables, Protection, TableMemory};
 use crate::cores;
-use crate::paging::{AddressSpace, OutOfTables, Protection, TableMemory};
-use core::arch::x86_64::__cpuid;
 use core::ptr;
 use core::sync::atomic::{Ordering, fence};
 use glass_trace::Group;
@@ -63,9 +63,8 @@ impl Text for SecondMapping {
 
     fn synchronize(&mut self) -> bool {
         fence(Ordering::SeqCst);
-        // Intel's manual, volume 3, 9.1.3: who writes code through another address than it runs at executes a
-        // serializing instruction. Other cores would each have to do so too, so with several nothing is traced.
-        __cpuid(0);
+        // Other cores would each have to do so too, so with several nothing is traced.
+        discard_fetched_instructions();
         self.is_alone()
     }
 

@@ -1,4 +1,5 @@
-//! The api on bare x86-64: boot, memory, interrupts, devices, one executor a core.
+//! The api on a bare machine: boot, memory, interrupts, devices, one executor a core. What depends on the processor is in `arch`, of which there is
+//! x86-64.
 //!
 //! A service's crate calls [`entry!`] (through `glasshouse::main!`); boot.s enters at the PVH entry
 //! point and ends in ring 3 at `start.rs`, which hands the machine to the loop in `run.rs`.
@@ -11,7 +12,9 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-mod apic;
+#[cfg(target_arch = "x86_64")]
+#[path = "arch/x86_64/mod.rs"]
+mod arch;
 mod bus;
 mod clock;
 mod command_line;
@@ -21,15 +24,12 @@ mod devices;
 mod drivers;
 #[cfg(test)]
 mod drivers_tests;
-mod fault;
 mod heap;
 mod interrupts;
 mod last_events;
 mod machine;
 mod memory;
-mod paging;
 mod pool;
-mod ports;
 mod program;
 mod random;
 mod serial;
@@ -47,17 +47,7 @@ mod report;
 #[cfg(not(test))]
 mod run;
 #[cfg(not(test))]
-mod smp;
-#[cfg(not(test))]
 mod start;
-#[cfg(not(test))]
-core::arch::global_asm!(
-    include_str!("boot.s"),
-    include_str!("firmware.s"),
-    include_str!("mem.s"),
-    include_str!("program.s"),
-    options(att_syntax)
-);
 
 #[cfg(not(test))]
 pub use devices::{VmDisk, VmFiles};

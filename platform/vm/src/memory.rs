@@ -1,6 +1,6 @@
 //! What is mapped where: everything that the image and its RAM are, from the start on, and windows of devices as they are found.
 
-use crate::paging::{AddressSpace, OutOfTables, PAGE_BYTES, Protection, TableMemory};
+use crate::arch::paging::{AddressSpace, OutOfTables, PAGE_BYTES, Protection, TableMemory};
 use alloc::alloc::{Layout, alloc_zeroed};
 use core::sync::atomic::{AtomicU64, Ordering};
 

@@ -3,12 +3,13 @@
 //! It goes to the serial port, allocates nothing and takes no lock. Addresses are printed as
 //! `#N 0x...`, which `glass run` resolves to functions and lines.
 
+use crate::arch::apic;
+use crate::arch::fault::{Cause, Fault, NON_MASKABLE, REGISTER_NAMES};
+use crate::arch::frame_pointer;
+use crate::arch::ports::{halt, write_port8, write_port32};
 use crate::cores::{self, Core, this_core};
-use crate::fault::{Cause, Fault, NON_MASKABLE, REGISTER_NAMES};
-use crate::ports::{halt, write_port8, write_port32};
 use crate::serial::print_line;
-use crate::{apic, clock, heap, last_events, xen};
-use core::arch::asm;
+use crate::{clock, heap, last_events, xen};
 use core::hint::spin_loop;
 use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -50,9 +51,7 @@ pub fn exit(how: Exit) -> ! {
 
 /// Called by the panic handler of `entry!`.
 pub fn panicked(info: &PanicInfo) -> ! {
-    let rbp: u64;
-    // SAFETY: copies a register.
-    unsafe { asm!("mov {}, rbp", out(reg) rbp, options(nomem, nostack, preserves_flags)) };
+    let frame_pointer = frame_pointer();
     begin(Exit::Panic);
     flush();
     match info.location() {
@@ -61,7 +60,7 @@ pub fn panicked(info: &PanicInfo) -> ! {
     }
     print_context();
     print_line(format_args!("call chain:"));
-    print_callers(this_core(), rbp, 0, FRAMES_MAX);
+    print_callers(this_core(), frame_pointer, 0, FRAMES_MAX);
     print_last_events();
     print_others();
     exit(Exit::Panic)

@@ -1,15 +1,15 @@
 //! The loop of a core: tasks and devices in turn, a short spin, then sleep.
 
-use crate::apic::{self, Wake};
+use crate::arch::apic::{self, Wake};
+use crate::arch::ports::read_tsc;
+use crate::arch::smp::{self, Work};
 use crate::cores::this_core;
 use crate::devices::{self, EndRequests, Settings};
 use crate::drivers::{Drivers, Halt};
 use crate::interrupts::Vectors;
 use crate::platform::{SHUTDOWN, VmCore, VmPlatform, World};
-use crate::ports::read_tsc;
 use crate::report::exit;
 use crate::serial::print_line;
-use crate::smp::{self, Work};
 use crate::start::Boot;
 use crate::trace::step;
 use crate::{clock, functions, heap, random};

@@ -2,7 +2,7 @@
 //!
 //! A character may cost 28 us (an exit to the VMM), so a running service prints through virtio.
 
-use crate::ports::{read_port8, write_port_bytes, write_port8};
+use crate::arch::ports::{read_port8, write_port_bytes, write_port8};
 use crate::xen;
 use core::fmt::{self, Write};
 

@@ -1,14 +1,15 @@
 //! The way from boot.s to the service: one list of steps, each with its reason.
 
+use crate::arch::apic;
+use crate::arch::paging::{AddressSpace, OutOfTables, PAGE_BYTES, Protection};
+use crate::arch::ports::load_page_tables;
+use crate::arch::smp::{self, Further};
 use crate::command_line::CommandLine;
 use crate::cores::{initialize_boot_core, this_core};
 use crate::machine::{Domain, Machine, Ram, StartInfo, usable};
 use crate::memory::{HeapTables, PAGE_TABLES};
-use crate::paging::{AddressSpace, OutOfTables, PAGE_BYTES, Protection};
-use crate::ports::load_page_tables;
-use crate::smp::{self, Further};
 use crate::trace::{self, step};
-use crate::{apic, clock, command_line, functions, heap, random, serial, xen};
+use crate::{clock, command_line, functions, heap, random, serial, xen};
 use core::fmt;
 use core::sync::atomic::Ordering;
 use glass_trace::{ConsoleLog, tracing_subscriber};

@@ -1,8 +1,8 @@
 //! The time of day: from Xen or KVM where they offer their clock, else from the battery-backed clock of a PC.
 
+use crate::arch::ports::{read_port8, write_port8};
 use crate::clock;
 use crate::cores::this_core;
-use crate::ports::{read_port8, write_port8};
 use core::hint::spin_loop;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;

@@ -1,24 +1,14 @@
 //! Loops over elements, in the CPU's wide registers where it has them and the system saves them. A VM of ours saves none.
 
-cpufeatures::new!(avx2, "avx2");
+pub(crate) use super::arch::each;
 
-/// Combines elements of N bytes each, the first with the second, into the second. The compiler makes vector code of it, once for every
-/// x86-64 CPU and once for AVX2, which takes half the time.
-pub(crate) fn each<const N: usize>(first: &[u8], second: &mut [u8], combine: impl Fn([u8; N], [u8; N]) -> [u8; N]) {
-    #[target_feature(enable = "avx2")]
-    fn wide<const N: usize>(first: &[u8], second: &mut [u8], combine: impl Fn([u8; N], [u8; N]) -> [u8; N]) {
-        combine_all(first, second, combine);
-    }
-    if avx2::get() {
-        // SAFETY: the CPU has AVX2, and the system saves its registers.
-        unsafe { wide(first, second, combine) }
-    } else {
-        combine_all(first, second, combine);
-    }
-}
-
+/// Combines elements of N bytes each, the first with the second, into the second.
 #[inline(always)]
-fn combine_all<const N: usize>(first: &[u8], second: &mut [u8], combine: impl Fn([u8; N], [u8; N]) -> [u8; N]) {
+pub(super) fn combine_all<const N: usize>(
+    first: &[u8],
+    second: &mut [u8],
+    combine: impl Fn([u8; N], [u8; N]) -> [u8; N],
+) {
     let (first, _) = first.as_chunks::<N>();
     let (second, _) = second.as_chunks_mut::<N>();
     for (a, b) in first.iter().zip(second) {

@@ -1,9 +1,9 @@
 //! Calls of the C library that concern the process.
 
+use super::arch::ticks;
 use alloc::ffi::CString;
 use alloc::format;
 use alloc::string::String;
-use core::arch::x86_64::_rdtsc;
 use core::ffi::CStr;
 use core::mem;
 use core::ptr;
@@ -45,8 +45,7 @@ pub(crate) fn now_ns() -> u64 {
     match CLOCK_SCALE.load(Ordering::Relaxed) {
         0 => monotonic_ns(),
         scale => {
-            // SAFETY: every x86-64 has it.
-            let ticks = unsafe { _rdtsc() }.saturating_sub(CLOCK_ORIGIN.load(Ordering::Relaxed));
+            let ticks = ticks().saturating_sub(CLOCK_ORIGIN.load(Ordering::Relaxed));
             ((u128::from(ticks) * u128::from(scale)) >> 32) as u64
         }
     }

@@ -2,6 +2,12 @@
 
 #[cfg(glass_static)]
 mod alone;
+#[cfg(target_arch = "aarch64")]
+#[path = "arch/aarch64.rs"]
+mod arch;
+#[cfg(target_arch = "x86_64")]
+#[path = "arch/x86_64.rs"]
+mod arch;
 mod calls;
 mod memory;
 mod trace;

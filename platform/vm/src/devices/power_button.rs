@@ -1,12 +1,12 @@
 //! The power button: a press is a request to end.
 
 use super::{Devices, EndRequests};
+use crate::arch::ports::{read_port16, write_port8, write_port16};
 use crate::bus;
 use crate::drivers::Drivers;
 use crate::interrupts::{Source, Trigger, Vectors};
 use crate::machine::{Machine, PowerButton};
 use crate::memory::map_device;
-use crate::ports::{read_port16, write_port8, write_port16};
 use crate::serial::print_line;
 use alloc::boxed::Box;
 use alloc::rc::Rc;

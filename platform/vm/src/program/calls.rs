@@ -5,7 +5,8 @@
 use super::output::Line;
 use super::pages::Pages;
 use super::shared;
-use crate::{apic, clock, cores::this_core, random, wall};
+use crate::arch::apic;
+use crate::{clock, cores::this_core, random, wall};
 use alloc::string::String;
 use core::ops::Range;
 use core::ptr;
@@ -168,7 +169,7 @@ impl Process {
             FTRUNCATE if first == SHARED => shared::make(second).ok_or(Errno::NoMemory).map(|()| 0),
             ARCH_PRCTL if first == ARCH_SET_FS => {
                 // SAFETY: the kernel does not use FS.
-                unsafe { crate::ports::write_msr(MSR_FS_BASE, second) };
+                unsafe { crate::arch::ports::write_msr(MSR_FS_BASE, second) };
                 Ok(0)
             }
             SCHED_GETAFFINITY => self.affinity(second, third),

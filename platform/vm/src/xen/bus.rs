@@ -3,7 +3,7 @@
 use super::control::{self, StoreDriver};
 use super::events::Port;
 use super::{XenEvents, grants};
-use crate::apic::{self, Wake};
+use crate::arch::apic::{self, Wake};
 use crate::clock;
 use crate::cores::this_core;
 use crate::devices::{Devices, Settings, VmDisk, net};

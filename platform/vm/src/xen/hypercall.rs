@@ -3,7 +3,7 @@
 //! The instruction is that of the processor's maker (`vmcall` of Intel, `vmmcall` of AMD), which is what the page of Xen's own
 //! code contains: Xen fills such a page on request, but it would need memory that is executable and not part of the image.
 
-use crate::ports::cpuid;
+use crate::arch::ports::cpuid;
 use core::arch::asm;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! The firmware that an image has for QEMU's microvm (platform/vm/src/firmware.s): it starts the image sooner than QEMU's.
+//! The firmware that an image has for QEMU's microvm (platform/vm/src/arch/x86_64/firmware.s): it starts the image sooner than QEMU's.
 
 use glass_guests::{cache, files::HostFile};
 use glass_profile::elf;

@@ -1,8 +1,8 @@
 //! The table of sleds that the compiler made, and the recorder.
 
-#[cfg(glass_vm)]
-use super::CORE_WORDS_OFFSET;
 use crate::functions::SLED_BYTES;
+#[cfg(glass_vm)]
+use crate::sys::CORE_WORDS_OFFSET;
 use core::arch::global_asm;
 use core::ptr;
 use core::slice;

@@ -2,9 +2,9 @@
 //!
 //! (x2APIC would need the wrmsr service for each access, 10 us on hosts that emulate ring 0.)
 
+use crate::arch::ports::{halt, write_port8};
 use crate::clock;
 use crate::cores::this_core;
-use crate::ports::{halt, write_port8};
 use crate::xen::events::{self, UPCALL_VECTOR};
 use glass_api::Instant;
 

@@ -3,16 +3,17 @@
 //! The boot core prepares everything before the final page tables are built, requests the start, and continues; it counts who is up
 //! when its devices have started.
 
+use crate::arch::apic;
+use crate::arch::paging::PAGE_BYTES;
+use crate::arch::ports::halt;
 use crate::cores::{self, Core, Presence, this_core};
 use crate::heap;
 use crate::machine::Machine;
 use crate::memory::PAGE_TABLES;
-use crate::paging::PAGE_BYTES;
 use crate::platform::VmCore;
-use crate::ports::halt;
 use crate::serial::print_line;
 use crate::trace;
-use crate::{apic, clock, random};
+use crate::{clock, random};
 use alloc::alloc::{Layout, alloc_zeroed};
 use alloc::boxed::Box;
 use alloc::sync::Arc;

@@ -1,6 +1,6 @@
 //! Two words that belong to the core that runs, in its block at %gs.
 
-use super::CORE_WORDS_OFFSET;
+use crate::sys::CORE_WORDS_OFFSET;
 use crate::writer::Writer;
 use core::arch::asm;
 use core::ptr;
