@@ -1,12 +1,12 @@
-//! `cargo xtask check`: formatting, lints, types of scripts, documentation, rules. Every part runs, then all failures are reported.
+//! `cargo xtask check`: formatting, lints, types of scripts, documentation, another architecture, rules. Every part runs, then all failures are reported.
 
 use crate::progress::Steps;
-use crate::{rules, run, scripts};
+use crate::{aarch64, rules, run, scripts};
 use anyhow::{Result, bail};
 
 /// Runs the checks, or only the repository's own rules.
 pub fn run(only_rules: bool) -> Result<()> {
-    let mut steps = Steps::new(if only_rules { 1 } else { 5 });
+    let mut steps = Steps::new(if only_rules { 1 } else { 6 });
     let mut failed = Vec::new();
     let mut part = |title: &'static str, check: &dyn Fn() -> Result<String>| {
         let step = steps.begin(title, None);
@@ -30,6 +30,7 @@ pub fn run(only_rules: bool) -> Result<()> {
             let mut command = run::cargo(&["doc", "--workspace", "--no-deps"]);
             run::shown(command.env("RUSTDOCFLAGS", "-D warnings"))
         });
+        part("compiles for AArch64", &aarch64::check);
     }
     if failed.is_empty() { Ok(()) } else { bail!("not in order: {}", failed.join(", ")) }
 }

@@ -1,6 +1,7 @@
 //! The project's own commands: `cargo xtask check | test | fuzz | mutants | miri | demo | bench | lab | static`.
 #![forbid(unsafe_code)]
 
+mod aarch64;
 mod bench;
 mod build;
 mod check;

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod files;
+pub mod older;
 mod system_calls;
 mod user;
 

@@ -1,5 +1,6 @@
 //! Which system calls are possible (seccomp; Linux, Documentation/userspace-api/seccomp_filter.rst).
 
+use crate::older;
 use crate::{JailError, Missing};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
@@ -67,12 +68,6 @@ const OF_EVERY_PROGRAM: [i64; 34] = [
 /// What each program may try: the backtrace of a panic or an error reads files, and is shorter without.
 const REFUSED: [i64; 5] =
     [libc::SYS_openat, libc::SYS_newfstatat, libc::SYS_statx, libc::SYS_readlinkat, libc::SYS_getcwd];
-/// Of the older architectures only: newer ones have the calls with more arguments alone.
-#[cfg(target_arch = "x86_64")]
-const OLDER: ([i64; 1], [i64; 4]) =
-    ([libc::SYS_poll], [libc::SYS_open, libc::SYS_stat, libc::SYS_access, libc::SYS_readlink]);
-#[cfg(not(target_arch = "x86_64"))]
-const OLDER: ([i64; 0], [i64; 0]) = ([], []);
 const MAP_KIND: u32 = libc::MAP_TYPE as u32;
 const MAP_PRIVATE: u32 = libc::MAP_PRIVATE as u32;
 const MAP_ANONYMOUS: u32 = libc::MAP_ANONYMOUS as u32;
@@ -89,9 +84,12 @@ impl SystemCalls {
         let is_open = Condition { argument: 1, mask: u32::MAX, value: libc::F_GETFD as u32 };
         SystemCalls { allowed: BTreeMap::new(), refused: BTreeMap::new() }
             .allow(&OF_EVERY_PROGRAM)
-            .allow(&OLDER.0)
+            .allow(older::POLL)
             .refuse(&REFUSED)
-            .refuse(&OLDER.1)
+            .refuse(older::OPEN)
+            .refuse(older::STAT)
+            .refuse(older::ACCESS)
+            .refuse(older::READLINK)
             .allow_where(libc::SYS_mmap, &[data, is_private])
             .allow_where(libc::SYS_mmap, &[data, has_file])
             .allow_where(libc::SYS_mprotect, &[data])

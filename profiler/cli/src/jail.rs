@@ -1,7 +1,7 @@
 //! The jail of the process that reads what a VM or a process and its files contain (decisions 34 and 35). It has what it writes, its perf events and the socket to the
 //! holder open when it enters.
 
-use glass_jail::{Condition, Jail, SystemCalls};
+use glass_jail::{Condition, Jail, SystemCalls, older};
 
 use crate::console::say;
 
@@ -46,14 +46,10 @@ fn report(jail: Jail) -> Option<String> {
 
 fn system_calls() -> SystemCalls {
     let files = [
-        libc::SYS_open,
         libc::SYS_openat,
-        libc::SYS_stat,
         libc::SYS_newfstatat,
         libc::SYS_statx,
-        libc::SYS_access,
         libc::SYS_faccessat2,
-        libc::SYS_readlink,
         libc::SYS_readlinkat,
         libc::SYS_getdents64,
         libc::SYS_getcwd,
@@ -78,9 +74,11 @@ fn system_calls() -> SystemCalls {
         libc::SYS_membarrier,
     ];
     let calls = SystemCalls::of_every_program().with_threads();
-    let calls = [&files[..], &output, &holder, &itself].into_iter().fold(calls, SystemCalls::allow);
+    let older = [older::OPEN, older::STAT, older::ACCESS, older::READLINK].concat();
+    let calls = [&files[..], &older, &output, &holder, &itself].into_iter().fold(calls, SystemCalls::allow);
     // What libraries try, and do without: the file of a failed recording is removed by the holder.
-    let calls = calls.refuse(&[libc::SYS_unlink, libc::SYS_unlinkat, libc::SYS_socket, libc::SYS_sched_setaffinity]);
+    let calls =
+        calls.refuse(older::UNLINK).refuse(&[libc::SYS_unlinkat, libc::SYS_socket, libc::SYS_sched_setaffinity]);
     // The size and the kind of the terminal.
     with_controls(calls, &[libc::TCGETS, libc::TIOCGWINSZ, PERF_EVENT_IOC_ENABLE, PERF_EVENT_IOC_DISABLE])
 }
@@ -95,9 +93,9 @@ fn with_controls(calls: SystemCalls, commands: &[libc::Ioctl]) -> SystemCalls {
 /// What crossterm does: it waits for keys and for SIGWINCH, which arrives by a pair of sockets. The mode of the terminal is set when the
 /// screen is taken over and given back.
 fn with_screen(calls: SystemCalls) -> SystemCalls {
-    let keys = [libc::SYS_epoll_create1, libc::SYS_epoll_ctl, libc::SYS_epoll_wait, libc::SYS_epoll_pwait];
+    let keys = [libc::SYS_epoll_create1, libc::SYS_epoll_ctl, libc::SYS_epoll_pwait];
     let is_unix = Condition { argument: 0, mask: u32::MAX, value: libc::AF_UNIX as u32 };
-    let calls = calls.allow(&keys).allow_where(libc::SYS_socketpair, &[is_unix]);
+    let calls = calls.allow(&keys).allow(older::EPOLL_WAIT).allow_where(libc::SYS_socketpair, &[is_unix]);
     // Without a terminal it would run `tput`, beginning with a pipe.
     let calls = calls.refuse(&[libc::SYS_pipe2]);
     with_controls(calls, &[libc::TCSETS, libc::TCSETSW, libc::TCSETSF, libc::TCGETS2, libc::TCSETS2, libc::FIONBIO])

@@ -1,6 +1,6 @@
 //! Tries something in a jail: `prisoner WALLS FILE ATTEMPT VALUE`, where FILE is what the walls `files` and `written` leave open. Its exit code is 0 if it could, and 3 if it got an error.
 
-use glass_jail::{Jail, SystemCalls};
+use glass_jail::{Jail, SystemCalls, older};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -18,8 +18,8 @@ fn jail(walls: &str, file: &str) -> Option<Jail> {
         "calls" => everything().system_calls(SystemCalls::of_every_program().with_threads()),
         "refused" => everything().system_calls(SystemCalls::of_every_program().refuse(&[libc::SYS_socket])),
         "opens" => {
-            let calls = [libc::SYS_openat, libc::SYS_open, libc::SYS_statx];
-            everything().system_calls(SystemCalls::of_every_program().allow(&calls))
+            let calls = SystemCalls::of_every_program().allow(&[libc::SYS_openat, libc::SYS_statx]).allow(older::OPEN);
+            everything().system_calls(calls)
         }
         "limits" => everything().memory_bytes(64 << 20).descriptors(16),
         "all" => {

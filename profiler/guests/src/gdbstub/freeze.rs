@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use super::turn::{Act, Seen, Turn};
 use crate::error::GuestError;
-use crate::sys::{ChildSignals, Stop, Tracee, monotonic_ns, read_process};
+use crate::sys::{ChildSignals, Stop, Tracee, arch, monotonic_ns, read_process};
 
 /// How long the threads are stopped at most until the main loop handles the request. On a loaded host the main loop
 /// has to wait for a CPU.
@@ -122,7 +122,7 @@ impl Thread {
             Some(Stop::Signal(signal)) if self.state == State::Stepping => self.tracee.resume_to_call_with(signal)?,
             Some(Stop::Signal(signal)) => self.resume_otherwise(signal)?,
             Some(Stop::Call) if self.state != State::Stepping => self.resume_otherwise(0)?,
-            Some(Stop::Call) => match is_begin_of_call(self.tracee.registers()?.rax) {
+            Some(Stop::Call) => match is_begin_of_call(arch::result(&self.tracee.registers()?)) {
                 true => self.tracee.resume_to_call()?,
                 false => self.state = State::Held(libc::SIGTRAP),
             },
@@ -212,9 +212,9 @@ impl Thread {
     }
 }
 
-/// Linux puts this into `rax` when a system call starts.
-fn is_begin_of_call(rax: u64) -> bool {
-    rax == -i64::from(libc::ENOSYS) as u64
+/// Linux puts this where the result will be when a system call starts.
+fn is_begin_of_call(result: u64) -> bool {
+    result == -i64::from(libc::ENOSYS) as u64
 }
 
 /// The system call of a thread.
@@ -243,7 +243,7 @@ fn parse_call(text: &str) -> Call {
     let number = |word: Option<&str>| u64::from_str_radix(word?.strip_prefix("0x")?, 16).ok();
     match words.next().and_then(|call| call.parse().ok()) {
         Some(libc::SYS_futex) => {}
-        Some(libc::SYS_ppoll | libc::SYS_poll) => return Call::Idle,
+        Some(call) if arch::is_poll(call) => return Call::Idle,
         _ => return Call::Other,
     }
     match (number(words.next()), number(words.next()), number(words.next())) {

@@ -1,4 +1,4 @@
-//! How a VM is attached to: its vCPUs and their threads, the way to their registers, and which of the
+//! How a VM is attached to: its vCPUs and their threads, the pages with their registers, and which of the
 //! VMM's memory is RAM.
 
 use std::fs::File;
@@ -8,12 +8,11 @@ use std::time::Duration;
 use glass_profile::guest::GuestKind;
 
 use super::aside::Aside;
-use super::inject::{self, Injector};
 use super::page::{self, RunPage};
 use super::threads::{self, Descriptor, Found, Search};
 use super::vcpu::Hold;
 use super::waiting::Waiting;
-use super::{DETACH_TIMEOUT, KvmVm, RegistersBy, Vcpu, View, permission};
+use super::{DETACH_TIMEOUT, KvmVm, Vcpu, permission};
 use crate::Guest;
 use crate::access::{self, KnownVm, VmAccess};
 use crate::arch::x86_64::CoreState;
@@ -21,6 +20,7 @@ use crate::error::GuestError;
 use crate::find::Vm;
 use crate::memory::{Ram, Translator};
 use crate::plan::{CopyPlan, is_wanted};
+use crate::sys::arch::CAN_CALL_AGAIN;
 use crate::sys::{ChildSignals, Process, kvm_extension, monotonic_ns};
 use crate::vm::{VmImage, VmSettings};
 
@@ -56,19 +56,17 @@ fn wanted(pid: u32, all: Vec<Descriptor>, vcpus: &[u32]) -> Result<Vec<Descripto
 impl KvmVm {
     /// Attaches. Each vCPU's thread is stopped some times for some 10 us; when this returns it runs.
     pub fn attach(vm: &Vm, settings: VmSettings) -> Result<KnownVm<KvmVm>, GuestError> {
-        KvmVm::attach_by(RegistersBy::Page, vm, settings)
-    }
-
-    /// Attaches with a certain way to the registers.
-    #[doc(hidden)]
-    pub fn attach_by(by: RegistersBy, vm: &Vm, settings: VmSettings) -> Result<KnownVm<KvmVm>, GuestError> {
         let vcpus = settings.vcpus.clone();
         let image = VmImage::load(GuestKind::Vm { vmm: vm.pid }, &vm.name, settings)?;
-        KnownVm::of(KvmVm::seize(by, vm.pid, &vcpus)?, image)
+        KnownVm::of(KvmVm::seize(vm.pid, &vcpus)?, image)
     }
 
     /// Traces the threads of these vCPUs, of all if none is given. What the VM runs is not known yet.
-    pub(crate) fn seize(by: RegistersBy, pid: u32, vcpus: &[u32]) -> Result<KvmVm, GuestError> {
+    pub(crate) fn seize(pid: u32, vcpus: &[u32]) -> Result<KvmVm, GuestError> {
+        if !CAN_CALL_AGAIN {
+            let reason = "glass cannot sample the VMs of KVM on this architecture yet: use QEMU's gdbstub (-gdb)";
+            return Err(GuestError::Unsupported(reason.to_owned()));
+        }
         let refused = |error: io::Error| match error.kind() {
             io::ErrorKind::PermissionDenied => permission::explain(pid),
             io::ErrorKind::NotFound => GuestError::NoProcess(pid),
@@ -77,10 +75,10 @@ impl KvmVm {
         let (descriptors, kvm) = threads::descriptors(pid).map_err(refused)?;
         let descriptors = wanted(pid, descriptors, vcpus)?;
         let process = Process::open(pid).map_err(refused)?;
-        let shares = match by {
-            RegistersBy::Calls => Err(io::Error::other("calls were requested")),
-            RegistersBy::Page => check_kvm(&process, kvm),
+        let no_page = |error: io::Error| {
+            GuestError::Unsupported(format!("KVM does not share the registers of the VM {pid}: {error}"))
         };
+        check_kvm(&process, kvm).map_err(no_page)?;
         let candidates = Ram::candidates(pid).map_err(refused)?;
         if candidates.is_empty() {
             return Err(GuestError::NoRamFile(pid));
@@ -89,30 +87,12 @@ impl KvmVm {
             ChildSignals::block().map_err(|error| GuestError::System { action: "block SIGCHLD".to_owned(), error })?;
         let found = Search { pid, vcpus: &descriptors, signals: &signals, refused: &refused }.run()?;
         let mut vcpus = Vec::with_capacity(found.len());
-        let mut warnings = Vec::new();
         for Found { descriptor, id, thread } in found {
-            let page = match &shares {
-                Ok(()) => process.descriptor(descriptor.number).and_then(|vcpu| RunPage::open(&vcpu)),
-                Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
-            };
-            let view = match page {
-                Ok(page) => View::Page(page),
-                Err(error) if inject::is_filtered(pid, id) => {
-                    return Err(GuestError::Unsupported(format!(
-                        "the registers of the VM {pid} cannot be read: KVM does not share them ({error}), and the VMM's filter of system calls (seccomp) might end it if its threads were made to read them"
-                    )));
-                }
-                Err(error) => {
-                    if vcpus.is_empty() {
-                        warnings.push(format!("KVM does not share registers ({error}), so the VMM's threads are made to read them, which makes pauses some times longer"));
-                    }
-                    View::Calls(Injector::new(pid, descriptor.number))
-                }
-            };
+            let page = process.descriptor(descriptor.number).and_then(|vcpu| RunPage::open(&vcpu)).map_err(no_page)?;
             let stat = File::open(format!("/proc/{pid}/task/{id}/stat")).ok();
             vcpus.push(Vcpu {
                 index: descriptor.index,
-                view,
+                page: Some(page),
                 thread,
                 is_synced: false,
                 stat,
@@ -124,7 +104,7 @@ impl KvmVm {
             });
         }
         let (memory, plan) = (Ram::default(), CopyPlan::default());
-        Ok(KvmVm { vcpus, memory, candidates, plan, signals, aside: Aside::new(), warnings })
+        Ok(KvmVm { vcpus, memory, candidates, plan, signals, aside: Aside::new(), warnings: Vec::new() })
     }
 
     /// Keeps the threads of the process that started this one off the vCPUs' CPUs too.
@@ -141,9 +121,9 @@ impl KvmVm {
                 Hold::Yes(call) => call,
                 Hold::Late | Hold::Ended => return Ok(None),
             };
-            let state = vcpu.registers(call, &self.signals);
+            let state = vcpu.registers(call);
             vcpu.thread.release()?;
-            if let Some(state) = state? {
+            if let Some(state) = state {
                 return Ok(Some(state));
             }
             self.rest(monotonic_ns() + 1_000_000)?;

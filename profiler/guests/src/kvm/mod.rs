@@ -10,8 +10,6 @@
 //!   `kvm_cpu_exec` runs its loop once). One that had been put back enters it by itself.
 //! - `kvm_valid_regs` stays set: from then on KVM writes registers into the shared page when `KVM_RUN`
 //!   returns, which is harmless. The next recording finds it set and leaves it so.
-//! - Only where registers are read by injected calls (`inject`) there are moments, some 50 us of each
-//!   sample, at which this does not hold.
 //!
 //! The only visible effect on a VMM: a system call of a vCPU's thread other than `KVM_RUN` may fail
 //! with `EINTR`, if it is one that does so after any stop (signal(7) lists them).
@@ -19,7 +17,6 @@
 mod aside;
 mod attach;
 mod halt;
-mod inject;
 mod page;
 pub(crate) mod permission;
 mod polling;
@@ -42,7 +39,6 @@ use crate::memory::{Ram, Translator};
 use crate::plan::{AddressSpace, CopyPlan, HeldCore};
 use crate::sys::{ChildSignals, monotonic_ns};
 use aside::Aside;
-use inject::Injector;
 use page::RunPage;
 use vcpu::{Call, Hold, Thread};
 use waiting::Waiting;
@@ -65,21 +61,12 @@ pub struct KvmVm {
     warnings: Vec<String>,
 }
 
-/// The method of reading registers.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum RegistersBy {
-    /// From the shared page; where there is none, by calls.
-    #[default]
-    Page,
-    /// By calls that the VMM's threads make for us.
-    Calls,
-}
-
 /// A vCPU and its thread.
 struct Vcpu {
     /// Its number, which is also that of its track.
     index: u32,
-    view: View,
+    /// The page with its registers, until it is restored, before the thread is resumed.
+    page: Option<RunPage>,
     thread: Thread,
     /// `KVM_RUN` has returned since registers were requested.
     is_synced: bool,
@@ -96,28 +83,21 @@ struct Vcpu {
     paused_samples: u64,
 }
 
-/// The source of a vCPU's registers.
-enum View {
-    Page(RunPage),
-    Calls(Injector),
-    /// Restored, before the thread is resumed.
-    None,
-}
-
 impl Vcpu {
     /// The registers of a stopped vCPU, once they are known.
-    fn registers(&mut self, call: Call, signals: &ChildSignals) -> Result<Option<CoreState>, GuestError> {
+    fn registers(&mut self, call: Call) -> Option<CoreState> {
         self.is_synced |= call.interrupted;
-        match &mut self.view {
-            View::Page(page) => Ok(self.is_synced.then(|| page.registers())),
-            View::Calls(injector) => injector.registers(&mut self.thread, signals),
-            View::None => Ok(None),
-        }
+        self.known_registers()
+    }
+
+    /// Those that KVM has written when the thread left `KVM_RUN` last.
+    fn known_registers(&self) -> Option<CoreState> {
+        self.page.as_ref().filter(|_| self.is_synced).map(RunPage::registers)
     }
 
     /// Whether the thread has left `KVM_RUN` because the guest halts.
     fn has_exited_to_halt(&self) -> bool {
-        matches!(&self.view, View::Page(page) if self.is_synced && page.has_exited_to_halt())
+        self.is_synced && self.page.as_ref().is_some_and(RunPage::has_exited_to_halt)
     }
 
     /// The sample while its VM is paused; `there` is where it is, if that is known.
@@ -195,8 +175,8 @@ impl KvmVm {
         vcpu.is_outside = call.run_on.is_none();
         // Another process has stopped all of the VMM.
         let is_stopped = vcpu.thread.held().is_some_and(|(signal, _)| signal != libc::SIGTRAP);
-        let state = vcpu.registers(call, &self.signals);
-        let sample = state.and_then(|state| {
+        let state = vcpu.registers(call);
+        let sample = (|| {
             let Some(state) = state else { return Ok(is_stopped.then(|| vcpu.paused(None))) };
             let translator = Translator::new(state.paging);
             let rip = state.registers.rip;
@@ -213,7 +193,7 @@ impl KvmVm {
                 vcpu.slept_at = Some(rip);
             }
             sample.map(|sample| Some(if is_stopped { vcpu.paused(Some(sample)) } else { sample }))
-        });
+        })();
         // Whatever the result, it resumes.
         vcpu.thread.release()?;
         let frozen_ns = vcpu.thread.take_frozen_ns();
@@ -227,12 +207,7 @@ impl KvmVm {
         let start_ns = monotonic_ns();
         let Some(waits_long) = vcpu.waiting.look(start_ns) else { return Ok(None) };
         let is_halted = vcpu.has_exited_to_halt();
-        let state = match &vcpu.view {
-            View::Page(page) if vcpu.is_synced => Some(page.registers()),
-            // Calls would end the wait.
-            _ => None,
-        };
-        let sample = match state {
+        let sample = match vcpu.known_registers() {
             None => None,
             Some(state) => {
                 let (translator, rest) = (Translator::new(state.paging), Rest { is_halted, at: None });
@@ -332,7 +307,7 @@ impl Guest for KvmVm {
         let mut result = Ok(());
         for vcpu in &mut self.vcpus {
             // Restored first: the thread runs as soon as it is resumed.
-            vcpu.view = View::None;
+            vcpu.page = None;
             let detached = vcpu.thread.detach(&self.signals, DETACH_TIMEOUT);
             result = result.and(detached);
         }

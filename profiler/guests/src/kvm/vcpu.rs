@@ -7,16 +7,13 @@
 use std::io;
 use std::time::Duration;
 
-use libc::user_regs_struct;
-
 use super::polling::Polling;
 use crate::error::GuestError;
+use crate::sys::arch::{self, ThreadRegisters};
 use crate::sys::{ChildSignals, Stop, Tracee, monotonic_ns};
 
 /// `KVM_RUN` of `linux/kvm.h`.
 pub(super) const KVM_RUN: u64 = 0xae80;
-/// Bytes of the `syscall` instruction.
-const SYSCALL_BYTES: u64 = 2;
 /// The longest sleep in waiting for a stop, in case that SIGCHLD was swallowed.
 const SLEEP_NS_MAX: u64 = 1_000_000;
 /// How long a thread without a detach may take to stop.
@@ -35,32 +32,31 @@ pub(super) const IOCTL: u64 = libc::SYS_ioctl as u64;
 const INTERRUPTED: u64 = -(libc::EINTR as i64) as u64;
 
 /// The system call in the registers of a stopped thread.
-pub(super) fn call_of(registers: &user_regs_struct) -> Call {
-    // The ioctl's number is an `unsigned int` to the kernel.
-    let is_run = registers.orig_rax == IOCTL && registers.rsi & 0xffff_ffff == KVM_RUN;
-    Call { run_on: is_run.then_some(registers.rdi), interrupted: is_run && registers.rax == INTERRUPTED }
+pub(super) fn call_of(registers: &ThreadRegisters) -> Call {
+    let [descriptor, request] = arch::arguments(registers);
+    let is_run = arch::call(registers) == IOCTL && is_run(request);
+    Call { run_on: is_run.then_some(descriptor), interrupted: is_run && arch::result(registers) == INTERRUPTED }
+}
+
+/// The number of an ioctl is an `unsigned int` to the kernel.
+fn is_run(request: u64) -> bool {
+    request & 0xffff_ffff == KVM_RUN
 }
 
 /// In front of the system call again.
-fn rewind(registers: &mut user_regs_struct) {
-    registers.rip = registers.rip.wrapping_sub(SYSCALL_BYTES);
-    registers.rax = IOCTL;
-    // No system call is in progress: the kernel must not restart one by itself.
-    registers.orig_rax = u64::MAX;
+fn rewind(registers: &mut ThreadRegisters) {
+    arch::call_again(registers, IOCTL);
 }
 
 /// Whether `rewind` has led here, to this address, and the thread has not moved since.
-fn is_rewound(registers: &user_regs_struct, address: u64) -> bool {
-    registers.rip == address
-        && registers.rax == IOCTL
-        && registers.orig_rax == u64::MAX
-        && registers.rsi & 0xffff_ffff == KVM_RUN
+fn is_rewound(registers: &ThreadRegisters, address: u64) -> bool {
+    let [_, request] = arch::arguments(registers);
+    arch::ip(registers) == address && arch::is_to_call(registers, IOCTL) && is_run(request)
 }
 
 /// As if the system call had just returned `EINTR`.
-fn undo_rewind(registers: &mut user_regs_struct) {
-    registers.rip = registers.rip.wrapping_add(SYSCALL_BYTES);
-    registers.rax = INTERRUPTED;
+fn undo_rewind(registers: &mut ThreadRegisters) {
+    arch::return_with(registers, INTERRUPTED);
 }
 
 /// The result of a request to stop a thread.
@@ -80,12 +76,10 @@ pub(super) struct Thread {
     /// A stop was requested and has not arrived yet.
     asked: bool,
     /// It is stopped, with this signal.
-    held: Option<(i32, user_regs_struct)>,
+    held: Option<(i32, ThreadRegisters)>,
     /// The address that it was put back to last.
     rewound: Option<u64>,
     ended: bool,
-    /// A stop signal that arrived while the thread made a call for us: it gets the signal when it resumes.
-    owed: i32,
     /// Signals that were passed on.
     signals: u64,
     polling: Polling,
@@ -108,7 +102,6 @@ impl Thread {
             held: None,
             rewound: None,
             ended: false,
-            owed: 0,
             signals: 0,
             polling: Polling::default(),
             held_since_ns: None,
@@ -139,7 +132,8 @@ impl Thread {
                 self.polling.stopped(waited_ns);
                 self.held_since_ns = Some(start_ns);
                 let is_rewound = self.rewound.is_some_and(|address| is_rewound(registers, address));
-                let again = is_rewound.then_some(Call { run_on: Some(registers.rdi), interrupted: false });
+                let again =
+                    is_rewound.then_some(Call { run_on: Some(arch::arguments(registers)[0]), interrupted: false });
                 return Ok(Hold::Yes(again.unwrap_or(call_of(registers))));
             }
             if waited_ns >= limit_ns && !self.ended {
@@ -220,7 +214,7 @@ impl Thread {
         if call_of(&registers).interrupted {
             rewind(&mut registers);
             self.tracee.set_registers(&registers)?;
-            self.rewound = Some(registers.rip);
+            self.rewound = Some(arch::ip(&registers));
         }
         Ok(Some(signal))
     }
@@ -229,7 +223,7 @@ impl Thread {
     pub(super) fn release(&mut self) -> Result<(), GuestError> {
         let resumed = self.mend().and_then(|held| match held {
             None => Ok(()),
-            Some(libc::SIGTRAP) => self.tracee.resume(std::mem::take(&mut self.owed)),
+            Some(libc::SIGTRAP) => self.tracee.resume(0),
             // Another process has stopped the whole process, and it stays so.
             Some(_) => self.tracee.listen(),
         });
@@ -252,12 +246,8 @@ impl Thread {
     }
 
     /// Its stop and its registers, if it is stopped.
-    pub(super) fn held(&self) -> Option<(i32, user_regs_struct)> {
+    pub(super) fn held(&self) -> Option<(i32, ThreadRegisters)> {
         self.held
-    }
-
-    pub(super) fn tracee(&self) -> &Tracee {
-        &self.tracee
     }
 
     /// How long it was stopped since the last query: from each stop request until it was resumed.
@@ -269,12 +259,6 @@ impl Thread {
     pub(super) fn end(&mut self) {
         self.ended = true;
         self.held = None;
-    }
-
-    /// Makes it receive a signal when it resumes.
-    pub(super) fn owe(&mut self, signal: i32) {
-        self.owed = signal;
-        self.signals += 1;
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -292,7 +276,7 @@ impl Thread {
         loop {
             match self.hold(signals, limit)? {
                 Hold::Yes(_) => {
-                    let done = self.mend().and_then(|_| self.tracee.detach(std::mem::take(&mut self.owed)));
+                    let done = self.mend().and_then(|_| self.tracee.detach(0));
                     self.ended = true;
                     return done.or_else(|error| self.lost(error, "detach from"));
                 }
@@ -324,7 +308,7 @@ impl Drop for Thread {
 mod tests {
     use super::*;
 
-    fn in_call(number: u64, request: u64, result: i64) -> user_regs_struct {
+    fn in_call(number: u64, request: u64, result: i64) -> ThreadRegisters {
         let mut registers = EMPTY;
         registers.orig_rax = number;
         registers.rax = result as u64;
@@ -334,7 +318,7 @@ mod tests {
         registers
     }
 
-    const EMPTY: user_regs_struct = user_regs_struct {
+    const EMPTY: ThreadRegisters = ThreadRegisters {
         r15: 0,
         r14: 0,
         r13: 0,

@@ -4,7 +4,7 @@
 //!
 //! | thread | vCPU |
 //! |---|---|
-//! | has left `KVM_RUN` because of `hlt` (`KVM_EXIT_HLT`) | idle: the APIC is in the VMM, and the VMM waits for an interrupt, on a condition in QEMU. With an APIC in KVM there is no such exit. (By injected calls it is not seen) |
+//! | has left `KVM_RUN` because of `hlt` (`KVM_EXIT_HLT`) | idle: the APIC is in the VMM, and the VMM waits for an interrupt, on a condition in QEMU. With an APIC in KVM there is no such exit |
 //! | sleeps in `KVM_RUN` | idle: it is halted, or was never started |
 //! | in `KVM_RUN` on a CPU, behind `hlt` or `mwait` | idle: KVM polls before it sleeps ([`super::halt`]) |
 //! | in `KVM_RUN` otherwise | running, also while the host runs another thread |

@@ -15,7 +15,7 @@ use crate::choose::Way;
 use crate::error::GuestError;
 use crate::find::{self, Found};
 use crate::gdbstub::QemuVm;
-use crate::kvm::{KvmVm, RegistersBy};
+use crate::kvm::KvmVm;
 use crate::paced::Paced;
 use crate::sys::{Packets, Received, cpu_time_ns, leave_session, stay_awake};
 use crate::xen::{self, XenDomain};
@@ -87,7 +87,7 @@ pub fn serve(socket: OwnedFd, task: &Task) -> io::Result<bool> {
     Ok(match task.subject {
         Subject::Vm { pid, way } => match find_vm(pid) {
             Ok(vm) if way == Way::Kvm => {
-                let seized = KvmVm::seize(RegistersBy::Page, vm.pid, &task.vcpus);
+                let seized = KvmVm::seize(vm.pid, &task.vcpus);
                 link.hold(seized.map(KvmVm::with_parent_aside), task.rate_hz)
             }
             Ok(vm) => link.hold(QemuVm::connect(&vm, &task.vcpus), task.rate_hz),

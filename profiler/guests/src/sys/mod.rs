@@ -1,6 +1,12 @@
 //! System calls without a safe form in the standard library. The only module with `unsafe`.
 
 mod affinity;
+#[cfg(target_arch = "aarch64")]
+#[path = "arch/aarch64.rs"]
+pub(crate) mod arch;
+#[cfg(target_arch = "x86_64")]
+#[path = "arch/x86_64.rs"]
+pub(crate) mod arch;
 mod awake;
 mod fork;
 mod map;
@@ -21,7 +27,7 @@ pub(crate) use map::Map;
 pub(crate) use other_end::OtherEnd;
 pub(crate) use packets::{Packets, Received};
 pub(crate) use perf::{PerfEvent, PerfSettings};
-pub(crate) use remote::{cannot_shrink, read_process, write_process};
+pub(crate) use remote::{cannot_shrink, read_process};
 pub(crate) use socket::{Endpoint, RawAddress, can_read, connect_socket, open_socket};
 pub(crate) use ticks::{ClockPair, read_pair};
 pub(crate) use tracee::{ChildSignals, Process, Stop, Tracee, kvm_extension};

@@ -11,15 +11,6 @@ pub(crate) fn read_process(pid: u32, address: u64, into: &mut [u8]) -> usize {
     usize::try_from(read).unwrap_or(0)
 }
 
-/// Copies to the memory of a process; returns how many bytes could be written.
-pub(crate) fn write_process(pid: u32, address: u64, bytes: &[u8]) -> usize {
-    let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    let remote = libc::iovec { iov_base: address as usize as *mut libc::c_void, iov_len: bytes.len() };
-    // SAFETY: the local range is `bytes`, which is only read; the remote one is in another process.
-    let written = unsafe { libc::process_vm_writev(pid as libc::pid_t, &raw const local, 1, &raw const remote, 1, 0) };
-    usize::try_from(written).unwrap_or(0)
-}
-
 /// Whether a file is sealed against becoming smaller, which only a memfd can be.
 pub(crate) fn cannot_shrink(file: BorrowedFd<'_>) -> bool {
     // SAFETY: takes two numbers.

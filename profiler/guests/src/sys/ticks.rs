@@ -1,5 +1,6 @@
 //! The clock of the CPU beside the clock of the machine.
 
+use super::arch::ticks;
 use super::monotonic_ns;
 
 /// Pairs of which the best is taken.
@@ -8,18 +9,12 @@ const LOOKS: usize = 5;
 /// Both clocks at the same moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ClockPair {
-    /// The TSC.
+    /// The clock of the CPU.
     pub(crate) ticks: u64,
     /// `CLOCK_MONOTONIC` in nanoseconds.
     pub(crate) time_ns: u64,
     /// How many ticks the two may be apart.
     pub(crate) error_ticks: u64,
-}
-
-/// The TSC of this machine.
-fn ticks() -> u64 {
-    // SAFETY: every x86-64 CPU has the instruction, and Linux permits it; it touches no memory.
-    unsafe { std::arch::x86_64::_rdtsc() }
 }
 
 /// Both clocks: of several pairs of reads the fastest.

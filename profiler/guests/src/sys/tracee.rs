@@ -3,6 +3,7 @@
 //! The kernel attaches a tracee to the *thread* that seized it, and releases it when that thread ends,
 //! however it ends.
 
+use super::arch::ThreadRegisters;
 use std::fs;
 use std::io;
 use std::marker::PhantomData;
@@ -13,6 +14,9 @@ use std::time::Duration;
 use libc::{c_long, c_void};
 
 use super::check;
+
+/// The general registers (`linux/elf.h`).
+const NT_PRSTATUS: usize = 1;
 
 /// Why a tracee is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,28 +110,25 @@ impl Tracee {
     }
 
     /// The registers of a stopped tracee.
-    pub(crate) fn registers(&self) -> io::Result<libc::user_regs_struct> {
-        let mut registers = std::mem::MaybeUninit::<libc::user_regs_struct>::uninit();
-        // SAFETY: PTRACE_GETREGS fills the structure that the last argument points to.
-        check(unsafe {
-            libc::ptrace(libc::PTRACE_GETREGS, self.thread, null_mut::<c_void>(), registers.as_mut_ptr())
-        })?;
+    pub(crate) fn registers(&self) -> io::Result<ThreadRegisters> {
+        let mut registers = std::mem::MaybeUninit::<ThreadRegisters>::uninit();
+        let bytes = size_of::<ThreadRegisters>();
+        let mut place = libc::iovec { iov_base: registers.as_mut_ptr().cast(), iov_len: bytes };
+        // SAFETY: PTRACE_GETREGSET fills at most the bytes that the last argument describes, and sets how many it has.
+        check(unsafe { libc::ptrace(libc::PTRACE_GETREGSET, self.thread, NT_PRSTATUS, &raw mut place) })?;
+        if place.iov_len != bytes {
+            return Err(io::Error::other("a process of another architecture"));
+        }
         // SAFETY: the request has succeeded, so all of it is set.
         Ok(unsafe { registers.assume_init() })
     }
 
     /// Sets the registers of a stopped tracee.
-    pub(crate) fn set_registers(&self, registers: &libc::user_regs_struct) -> io::Result<()> {
-        // SAFETY: PTRACE_SETREGS reads the structure that the last argument points to.
-        check(unsafe {
-            libc::ptrace(
-                libc::PTRACE_SETREGS,
-                self.thread,
-                null_mut::<c_void>(),
-                std::ptr::from_ref(registers).cast_mut(),
-            )
-        })
-        .map(|_| ())
+    pub(crate) fn set_registers(&self, registers: &ThreadRegisters) -> io::Result<()> {
+        let base = std::ptr::from_ref(registers).cast_mut().cast();
+        let mut place = libc::iovec { iov_base: base, iov_len: size_of::<ThreadRegisters>() };
+        // SAFETY: PTRACE_SETREGSET only reads what the last argument describes.
+        check(unsafe { libc::ptrace(libc::PTRACE_SETREGSET, self.thread, NT_PRSTATUS, &raw mut place) }).map(|_| ())
     }
 
     /// Resumes a stopped tracee, with a signal unless it is 0.
@@ -143,20 +144,6 @@ impl Tracee {
     /// The same with a signal unless it is 0.
     pub(crate) fn resume_to_call_with(&self, signal: i32) -> io::Result<()> {
         self.request(libc::PTRACE_SYSCALL, signal as usize as *mut c_void)
-    }
-
-    /// The signals that a stopped tracee blocks, a bit each.
-    pub(crate) fn blocked_signals(&self) -> io::Result<u64> {
-        let mut mask = 0u64;
-        // SAFETY: PTRACE_GETSIGMASK writes as many bytes as the third argument: those of `mask`.
-        check(unsafe { libc::ptrace(libc::PTRACE_GETSIGMASK, self.thread, 8usize, &raw mut mask) })?;
-        Ok(mask)
-    }
-
-    /// Sets them. SIGKILL and SIGSTOP cannot be blocked.
-    pub(crate) fn block_signals(&self, mask: u64) -> io::Result<()> {
-        // SAFETY: PTRACE_SETSIGMASK reads as many bytes as the third argument: those of `mask`.
-        check(unsafe { libc::ptrace(libc::PTRACE_SETSIGMASK, self.thread, 8usize, &raw const mask) }).map(|_| ())
     }
 
     /// Leaves a tracee stopped as part of its process; the kernel reports when that changes.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::common::vmm::{Order, Vmm};
 use crate::common::{PATIENCE, assert_survives_kills, cores_of, take_of};
 use glass_guests::find::{self, Found};
-use glass_guests::kvm::{KvmVm, RegistersBy};
+use glass_guests::kvm::KvmVm;
 use glass_guests::paced::Paced;
 use glass_guests::{Flow, Guest, GuestError, KnownVm, Source, VmSettings};
 use glass_profile::event::{Event, RawSample};
@@ -14,10 +14,6 @@ use glass_profile::model::State;
 
 fn attach(vmm: &Vmm) -> Result<KnownVm<KvmVm>, GuestError> {
     KvmVm::attach(&vmm.vm(), vmm.settings())
-}
-
-fn by_calls(vmm: &Vmm) -> Result<KnownVm<KvmVm>, GuestError> {
-    KvmVm::attach_by(RegistersBy::Calls, &vmm.vm(), vmm.settings())
 }
 
 fn samples(vmm: &Vmm, guest: KnownVm<KvmVm>, count: usize) -> Duration {
@@ -34,20 +30,6 @@ fn samples(vmm: &Vmm, guest: KnownVm<KvmVm>, count: usize) -> Duration {
 fn a_vmm_with_a_filter_of_system_calls() {
     let Some(vmm) = Vmm::start("seccomp", &["seccomp", "signals=300"]) else { return };
     samples(&vmm, attach(&vmm).unwrap(), 500);
-    // By calls it cannot be done: one sentence, and the VMM lives.
-    let error = by_calls(&vmm).err().unwrap();
-    assert!(error.to_string().contains("seccomp"), "{error}");
-    assert!(error.is_of_the_backend());
-    vmm.assert_runs("after a refusal");
-}
-
-#[test]
-fn registers_by_calls_of_the_vmm() {
-    let Some(mut vmm) = Vmm::start("calls", &["signals=300", "plain"]) else { return };
-    samples(&vmm, by_calls(&vmm).unwrap(), 1000);
-    expect_all_signals(&mut vmm);
-    // And back to the shared page.
-    samples(&vmm, attach(&vmm).unwrap(), 100);
 }
 
 /// Each signal is sent after the one before has arrived, so all of them can be counted.
@@ -118,34 +100,30 @@ const WATCHED: Duration = Duration::from_millis(300);
 #[test]
 fn a_vm_that_is_paused_while_it_is_sampled_is_shown_so() {
     let Some(mut vmm) = Vmm::start("paused", &["vcpus=2"]) else { return };
-    for by in [RegistersBy::Page, RegistersBy::Calls] {
-        let mut guest = KvmVm::attach_by(by, &vmm.vm(), vmm.settings()).unwrap();
-        assert!(guest.remark().is_none());
-        for round in 0..3 {
-            let running = watch(&mut guest, WATCHED);
-            assert_eq!(count(&running, State::Running), running.len(), "{by:?}, {round}");
-            pause_while_sampled(&mut vmm, &mut guest);
-            let before = (vmm.rounds(0), vmm.rounds(1));
-            watch(&mut guest, SEEN);
-            let paused = watch(&mut guest, WATCHED);
-            assert!(paused.len() > 10, "{} samples, {by:?}, {round}", paused.len());
-            assert_eq!(count(&paused, State::Paused), paused.len(), "{by:?}, {round}");
-            assert!(paused.iter().all(|sample| sample.frozen_ns == 0), "it is not stopped in addition");
-            if by == RegistersBy::Page {
-                let stack = |sample: &RawSample| sample.segments[0].clone();
-                assert!(paused.iter().all(|sample| stack(sample) == stack(&paused[0])), "where it stands");
-                assert!(!paused[0].segments[0].stack[0].1.is_empty(), "with its stack");
-            }
-            assert_eq!((vmm.rounds(0), vmm.rounds(1)), before, "it ran meanwhile");
-            vmm.order(Order::Continue);
-            vmm.assert_runs("when its owner lets it");
-        }
+    let mut guest = attach(&vmm).unwrap();
+    assert!(guest.remark().is_none());
+    for round in 0..3 {
+        let running = watch(&mut guest, WATCHED);
+        assert_eq!(count(&running, State::Running), running.len(), "{round}");
+        pause_while_sampled(&mut vmm, &mut guest);
+        let before = (vmm.rounds(0), vmm.rounds(1));
         watch(&mut guest, SEEN);
-        let remark = guest.remark().unwrap();
-        assert!(remark.contains("was paused by its owner"), "{remark}");
-        guest.detach().unwrap();
-        vmm.assert_runs("after detaching");
+        let paused = watch(&mut guest, WATCHED);
+        assert!(paused.len() > 10, "{} samples, {round}", paused.len());
+        assert_eq!(count(&paused, State::Paused), paused.len(), "{round}");
+        assert!(paused.iter().all(|sample| sample.frozen_ns == 0), "it is not stopped in addition");
+        let stack = |sample: &RawSample| sample.segments[0].clone();
+        assert!(paused.iter().all(|sample| stack(sample) == stack(&paused[0])), "where it stands");
+        assert!(!paused[0].segments[0].stack[0].1.is_empty(), "with its stack");
+        assert_eq!((vmm.rounds(0), vmm.rounds(1)), before, "it ran meanwhile");
+        vmm.order(Order::Continue);
+        vmm.assert_runs("when its owner lets it");
     }
+    watch(&mut guest, SEEN);
+    let remark = guest.remark().unwrap();
+    assert!(remark.contains("was paused by its owner"), "{remark}");
+    guest.detach().unwrap();
+    vmm.assert_runs("after detaching");
 }
 
 /// Signals of the VMM go through the hands of the profiler, so it has to sample while the VMM pauses.

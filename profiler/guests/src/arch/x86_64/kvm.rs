@@ -15,8 +15,8 @@ pub(crate) const END: usize = SYSTEM + SYSTEM_BYTES;
 /// `KVM_EXIT_HLT`.
 pub(crate) const EXIT_HALT: u32 = 5;
 /// Bytes of `struct kvm_regs` and `struct kvm_sregs`.
-pub(crate) const GENERAL_BYTES: usize = 18 * 8;
-pub(crate) const SYSTEM_BYTES: usize = 312;
+const GENERAL_BYTES: usize = 18 * 8;
+const SYSTEM_BYTES: usize = 312;
 
 const RSP: usize = GENERAL + 6 * 8;
 const RBP: usize = GENERAL + 7 * 8;
@@ -34,14 +34,6 @@ const CR0: usize = SYSTEM + 8 * 24 + 2 * 16;
 const CR3: usize = CR0 + 16;
 const CR4: usize = CR0 + 24;
 const EFER: usize = CR0 + 40;
-
-/// The same, of the two structures apart.
-pub(crate) fn parse_parts(general: &[u8; GENERAL_BYTES], system: &[u8; SYSTEM_BYTES]) -> CoreState {
-    let mut bytes = [0; END];
-    bytes[GENERAL..SYSTEM].copy_from_slice(general);
-    bytes[SYSTEM..].copy_from_slice(system);
-    parse(&bytes)
-}
 
 /// Reads the page up to the end of the registers.
 pub(crate) fn parse(bytes: &[u8; END]) -> CoreState {

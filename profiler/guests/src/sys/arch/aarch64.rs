@@ -1,0 +1,61 @@
+//! AArch64: the virtual counter, and the system call in the registers of a stopped thread of this host. Not run on hardware.
+
+/// Registers of a thread as ptrace has them.
+pub(crate) type ThreadRegisters = libc::user_regs_struct;
+
+/// Whether a thread whose system call was interrupted can be put in front of it again: its result replaces its first argument, which ptrace does not show.
+pub(crate) const CAN_CALL_AGAIN: bool = false;
+/// Bytes of the `svc` instruction.
+const CALL_BYTES: u64 = 4;
+/// The register with the number of a system call.
+const NUMBER: usize = 8;
+
+/// The clock of this machine's processors: CNTVCT_EL0 (Arm Architecture Reference Manual, D12.1).
+pub(crate) fn ticks() -> u64 {
+    let ticks;
+    // SAFETY: Linux permits the register to processes; it touches no memory.
+    unsafe { std::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack, preserves_flags)) };
+    ticks
+}
+
+/// The instruction pointer.
+pub(crate) fn ip(registers: &ThreadRegisters) -> u64 {
+    registers.pc
+}
+
+/// The number of the system call in which the thread is, or that has just returned.
+pub(crate) fn call(registers: &ThreadRegisters) -> u64 {
+    registers.regs[NUMBER]
+}
+
+/// Its first two arguments, or its result and its second argument.
+pub(crate) fn arguments(registers: &ThreadRegisters) -> [u64; 2] {
+    [registers.regs[0], registers.regs[1]]
+}
+
+/// Its result.
+pub(crate) fn result(registers: &ThreadRegisters) -> u64 {
+    registers.regs[0]
+}
+
+/// Puts the thread in front of the system call `number`, which was interrupted, again.
+pub(crate) fn call_again(registers: &mut ThreadRegisters, number: u64) {
+    registers.pc = registers.pc.wrapping_sub(CALL_BYTES);
+    registers.regs[NUMBER] = number;
+}
+
+/// Whether the thread is in front of the system call `number`.
+pub(crate) fn is_to_call(registers: &ThreadRegisters, number: u64) -> bool {
+    registers.regs[NUMBER] == number
+}
+
+/// Puts a thread from in front of a system call behind it, with this result.
+pub(crate) fn return_with(registers: &mut ThreadRegisters, result: u64) {
+    registers.pc = registers.pc.wrapping_add(CALL_BYTES);
+    registers.regs[0] = result;
+}
+
+/// Whether a system call waits for descriptors.
+pub(crate) fn is_poll(number: i64) -> bool {
+    number == libc::SYS_ppoll
+}

@@ -1,0 +1,59 @@
+//! x86-64: the TSC, and the system call in the registers of a stopped thread of this host.
+
+/// Registers of a thread as ptrace has them.
+pub(crate) type ThreadRegisters = libc::user_regs_struct;
+
+/// Whether a thread whose system call was interrupted can be put in front of it again.
+pub(crate) const CAN_CALL_AGAIN: bool = true;
+/// Bytes of the `syscall` instruction.
+const CALL_BYTES: u64 = 2;
+
+/// The clock of this machine's processors: the TSC.
+pub(crate) fn ticks() -> u64 {
+    // SAFETY: every x86-64 CPU has the instruction, and Linux permits it; it touches no memory.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+/// The instruction pointer.
+pub(crate) fn ip(registers: &ThreadRegisters) -> u64 {
+    registers.rip
+}
+
+/// The number of the system call in which the thread is, or that has just returned.
+pub(crate) fn call(registers: &ThreadRegisters) -> u64 {
+    registers.orig_rax
+}
+
+/// Its first two arguments.
+pub(crate) fn arguments(registers: &ThreadRegisters) -> [u64; 2] {
+    [registers.rdi, registers.rsi]
+}
+
+/// Its result. Linux puts `-ENOSYS` there when it starts.
+pub(crate) fn result(registers: &ThreadRegisters) -> u64 {
+    registers.rax
+}
+
+/// Puts the thread in front of the system call `number`, which was interrupted, again.
+pub(crate) fn call_again(registers: &mut ThreadRegisters, number: u64) {
+    registers.rip = registers.rip.wrapping_sub(CALL_BYTES);
+    registers.rax = number;
+    // No system call is in progress: the kernel must not restart one by itself.
+    registers.orig_rax = u64::MAX;
+}
+
+/// Whether the thread is in front of the system call `number`, where [`call_again`] has put it.
+pub(crate) fn is_to_call(registers: &ThreadRegisters, number: u64) -> bool {
+    registers.rax == number && registers.orig_rax == u64::MAX
+}
+
+/// Puts a thread from in front of a system call behind it, with this result.
+pub(crate) fn return_with(registers: &mut ThreadRegisters, result: u64) {
+    registers.rip = registers.rip.wrapping_add(CALL_BYTES);
+    registers.rax = result;
+}
+
+/// Whether a system call waits for descriptors.
+pub(crate) fn is_poll(number: i64) -> bool {
+    matches!(number, libc::SYS_ppoll | libc::SYS_poll)
+}
