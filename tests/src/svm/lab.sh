@@ -7,7 +7,7 @@ cd /tmp
 # Its monitor is a pair of pipes, see `monitor`. What QEMU reports, and its end, are in $shared/NAME.end.
 linux() {
     local name=$1 vcpus=${2:-2} words=${3:-} machine=${4:-microvm}
-    rm -f "/tmp/$name.monitor.in" "/tmp/$name.monitor.out"
+    rm -f "/tmp/$name.monitor.in" "/tmp/$name.monitor.out" "$shared/$name.log" "$shared/$name.end"
     mkfifo "/tmp/$name.monitor.in" "/tmp/$name.monitor.out"
     local qemu=qemu-system-x86_64
     if [ "$machine" = microvm ]; then

@@ -18,7 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// All of it, twice; once takes 75 s on a quiet host.
+/// All of it, twice; once takes 100 s on a quiet host.
 const LIMIT: Duration = Duration::from_secs(900);
 /// With full sizes.
 const LIMIT_LONG: Duration = Duration::from_secs(5400);
@@ -39,7 +39,7 @@ struct Plan {
     /// The first word of its cases' names.
     name: &'static str,
     processor: Processor,
-    /// A script that starts what boots while the first case runs.
+    /// A script that starts the Linux guest.
     start: &'static str,
     cases: &'static [Case],
 }
@@ -48,11 +48,12 @@ const PLAN: Plan = Plan {
     name: "svm",
     processor: Processor::FourLevels,
     start: "linux linux 2",
+    // Not beside each other: QEMU 7.2 resets a Linux that boots beside another guest in four of ten boots.
     cases: &[
-        ("a_service_of_two_cores", a_service_of_two_cores),
         ("a_linux_of_two_vcpus", a_linux_of_two_vcpus),
         ("killed_at_any_moment", killed_at_any_moment),
         ("paused_by_its_owner_while_it_is_recorded", paused_by_its_owner_while_it_is_recorded),
+        ("a_service_of_two_cores", a_service_of_two_cores),
     ],
 };
 
@@ -137,7 +138,7 @@ fn run(plan: &Plan, parts: &Parts, glass: &Path, queue: &Path) -> End {
             return if reason.contains("Kernel panic") { End::Panic(reason) } else { End::Silence(reason) };
         }
     };
-    let mut guests = Guests { lab, glass: glass.to_owned(), queue: queue.to_owned() };
+    let mut guests = Guests { lab, glass: glass.to_owned(), queue: queue.to_owned(), start: plan.start };
     if let Err(error) = guests.lab.run(plan.start, SCRIPT) {
         return guests.end().unwrap_or(End::Judged { failed: vec![format!("{}: {error:#}", plan.name)] });
     }
@@ -175,6 +176,7 @@ impl Guests {
 
 /// Our service with two cores is found, serves, is idle when it has nothing to do, and is traced.
 fn a_service_of_two_cores(guests: &mut Guests) {
+    guests.end_linux();
     let run = format!(
         "setsid glass run {} --accel kvm --cores 2 --memory 32 --disk queue.img --disk-size 16M --port 8080:8080 -- --port 8080 >$shared/queue.log 2>&1 </dev/null &
         echo $! >queue.pid",

@@ -12,6 +12,8 @@ use std::time::Duration;
 pub const SCRIPT: Duration = Duration::from_secs(90);
 /// How long Linux may take to boot: 30 s on a quiet host.
 const LINUX_PATIENCE: Duration = Duration::from_secs(180);
+/// How often Linux is started until it has booted: QEMU's emulation resets it now and then.
+const BOOTS_MAX: u32 = 3;
 /// How long a guest may take to write another line, which it does each second.
 const LINE_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a recording may take.
@@ -61,6 +63,8 @@ pub struct Guests {
     pub glass: PathBuf,
     /// The image of the upload queue.
     pub queue: PathBuf,
+    /// The script that starts Linux.
+    pub start: &'static str,
 }
 
 impl Guests {
@@ -105,15 +109,37 @@ impl Guests {
         assert_eq!((&vm["backend"], &vm["accel"], &vm["vcpus"]), (&"kvm".into(), &"kvm".into(), &2.into()), "{vm}");
     }
 
-    /// Waits until Linux has booted.
+    /// Waits until Linux has booted. One that has ended before, which nothing has stopped or read, is started again.
     pub fn wait_for_linux(&mut self) {
+        for _ in 1..BOOTS_MAX {
+            self.wait_for_linux_or_its_end(BOOTED, LINUX_PATIENCE);
+            if !self.linux_has_not_booted() {
+                break;
+            }
+            say(&format!(
+                "Linux is started again, because it has ended while it booted: {}",
+                self.lab.text("linux.end")
+            ));
+            self.run(self.start);
+        }
         self.wait_for_linux_to_print(BOOTED, LINUX_PATIENCE);
         // The line before it is whole.
         self.wait_for_linux_to_print("SECOND 2 ", LINE_PATIENCE);
     }
 
+    /// Ends Linux.
+    pub fn end_linux(&mut self) {
+        self.run("[ ! -f linux.pid ] || kill $(cat linux.pid); gone() { [ ! -f linux.pid ]; }; wait_for 40 'Linux has ended' gone");
+    }
+
     /// Waits until Linux has printed a text. It must not end.
     fn wait_for_linux_to_print(&mut self, text: &str, limit: Duration) {
+        self.wait_for_linux_or_its_end(text, limit);
+        assert!(self.lab.text("linux.log").contains(text), "Linux has ended: {}", self.about_linux());
+    }
+
+    /// Waits until Linux has printed a text or has ended.
+    fn wait_for_linux_or_its_end(&mut self, text: &str, limit: Duration) {
         let (log, end) = (self.lab.file("linux.log"), self.lab.file("linux.end"));
         let has = |file: &Path, text: &str| {
             std::fs::read(file).is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains(text))
@@ -121,7 +147,6 @@ impl Guests {
         let is_judged = |_: &Machine| has(&log, text) || has(&end, ENDED);
         let waited = self.lab.machine.wait_until(&format!("Linux has printed {text:?}"), limit, is_judged);
         waited.unwrap_or_else(|error| panic!("{error:#}\n{}", self.about_linux()));
-        assert!(has(&log, text), "Linux has ended: {}", self.about_linux());
     }
 
     /// Its QEMU has ended before it had.
