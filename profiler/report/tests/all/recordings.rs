@@ -43,6 +43,16 @@ fn version_1_of_a_vm_by_its_gdbstub() {
 }
 
 #[test]
+fn version_2_of_a_process() {
+    check(2, "process");
+}
+
+#[test]
+fn version_2_of_a_vm_by_kvm() {
+    check(2, "kvm");
+}
+
+#[test]
 fn version_1_of_a_trace() {
     let recording = recording(1, "trace");
     let trace = trace::build(&recording.trace);
