@@ -15,7 +15,6 @@ macro_rules! older {
 
 older! {
     ACCESS = SYS_access, "faccessat2";
-    EPOLL_WAIT = SYS_epoll_wait, "epoll_pwait";
     OPEN = SYS_open, "openat";
     POLL = SYS_poll, "ppoll";
     READLINK = SYS_readlink, "readlinkat";

@@ -93,9 +93,8 @@ fn with_controls(calls: SystemCalls, commands: &[libc::Ioctl]) -> SystemCalls {
 /// What crossterm does: it waits for keys and for SIGWINCH, which arrives by a pair of sockets. The mode of the terminal is set when the
 /// screen is taken over and given back.
 fn with_screen(calls: SystemCalls) -> SystemCalls {
-    let keys = [libc::SYS_epoll_create1, libc::SYS_epoll_ctl, libc::SYS_epoll_pwait];
     let is_unix = Condition { argument: 0, mask: u32::MAX, value: libc::AF_UNIX as u32 };
-    let calls = calls.allow(&keys).allow(older::EPOLL_WAIT).allow_where(libc::SYS_socketpair, &[is_unix]);
+    let calls = calls.allow_where(libc::SYS_socketpair, &[is_unix]);
     // Without a terminal it would run `tput`, beginning with a pipe.
     let calls = calls.refuse(&[libc::SYS_pipe2]);
     with_controls(calls, &[libc::TCSETS, libc::TCSETSW, libc::TCSETSF, libc::TCGETS2, libc::TCSETS2, libc::FIONBIO])

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use glass_profile::live::names::{Function, NOT_READ_YET};
 use glass_profile::live::view::{Query, Row};
 use glass_profile::model::Origin;
-use ratatui::crossterm::event::{KeyCode, KeyEvent};
+use crossterm::event::{KeyCode, KeyEvent};
 
 use super::keys::{self, Controls, Pressed};
 use super::text;

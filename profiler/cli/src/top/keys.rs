@@ -1,6 +1,6 @@
 //! The keys of both screens: filter, movement through rows, pause, help and quit.
 
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 /// The longest text to filter by.
 pub(super) const CHARACTERS_MAX: usize = 100;

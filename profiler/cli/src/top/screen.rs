@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use glass_profile::model::Origin;
 use ratatui::DefaultTerminal;
-use ratatui::crossterm::event;
+use crossterm::event;
 
 use super::app::{Action, App};
 use super::draw::{self, Theme};

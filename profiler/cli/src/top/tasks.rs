@@ -11,7 +11,7 @@ use glass_formats::trace::Group;
 use glass_guests::trace::Live;
 use glass_guests::{Flow, Source, read_clocks};
 use glass_profile::event::Event;
-use ratatui::crossterm::event;
+use crossterm::event;
 
 use self::app::{Action, App};
 use self::model::{Model, Picture};
@@ -27,6 +27,8 @@ use crate::trace::wanted::Groups;
 
 /// How long events are collected before keys are handled.
 const ROUND: Duration = Duration::from_millis(40);
+/// How long a key is waited for then. With zero crossterm never reads one.
+const LOOK: Duration = Duration::from_millis(1);
 /// Interval of new views.
 const PICTURE_PERIOD: Duration = Duration::from_millis(500);
 /// The rate of events is averaged over about this time.
@@ -178,7 +180,7 @@ fn screen(
             last = Some(Instant::now());
             is_old = app.show(followed.picture());
         }
-        while event::poll(Duration::ZERO).context("the terminal is gone")? {
+        while event::poll(LOOK).context("the terminal is gone")? {
             let action = match event::read().context("the terminal is gone")? {
                 event::Event::Key(key) if key.kind != event::KeyEventKind::Release => app.key(key),
                 _ => Action::Draw,

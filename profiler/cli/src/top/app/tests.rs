@@ -9,7 +9,7 @@ use glass_profile::model::{Distribution, State};
 use glass_profile::recorder::Progress;
 
 use super::super::work::Status;
-use ratatui::crossterm::event::KeyModifiers;
+use crossterm::event::KeyModifiers;
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! The state of the screen of tasks, and its changes by keys. Pure: keys and views in, state out.
 
-use ratatui::crossterm::event::{KeyCode, KeyEvent};
+use crossterm::event::{KeyCode, KeyEvent};
 
 use super::model::{Picture, Row};
 use crate::top::keys::{self, Controls, Pressed};
