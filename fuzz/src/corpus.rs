@@ -77,7 +77,6 @@ fn samples(writer: &mut Writer<Vec<u8>>) -> std::io::Result<()> {
     }
     // A function that calls itself.
     callstacks.push(writer.callstack(&[frames[0], frames[1], frames[1], frames[1]])?);
-    let states = [State::Running, State::Running, State::Idle, State::Spinning, State::NeverStarted, State::Paused];
     let widths = [Width::Bits64, Width::Bits32, Width::Bits16];
     let ends = [StackEnd::Complete, StackEnd::Complete, StackEnd::CopyEnded, StackEnd::BadAddress];
     for index in 0..60 {
@@ -88,7 +87,8 @@ fn samples(writer: &mut Writer<Vec<u8>>) -> std::io::Result<()> {
             track: index as u32 % 2,
             callstack: (index % 7 > 0).then(|| callstacks[index % callstacks.len()]),
             end: ends[index % 4],
-            state: states[index / 3 % 6],
+            state: State::ALL[index / 3 % State::ALL.len()],
+            thread: None,
             frozen_ns: 9_000,
             parts: &[kernel, user][..index % 3],
         })?;

@@ -16,7 +16,11 @@ pub enum State {
     NeverStarted,
     /// Its owner had paused it.
     Paused,
-    /// There is no sample.
+    /// It was runnable, and the host ran something else.
+    Stolen,
+    /// Its VMM worked for it.
+    InVmm,
+    /// There is no sample, or none with a state.
     Unknown,
 }
 
@@ -43,11 +47,14 @@ pub struct Track {
 }
 
 /// The roots of stacks that stand for a state.
-const ROOTS: [(&str, State); 4] = [
+const ROOTS: [(&str, State); 7] = [
     ("[spinning]", State::Spinning),
     ("[idle]", State::Idle),
     ("[never started]", State::NeverStarted),
     ("[paused]", State::Paused),
+    ("[stolen]", State::Stolen),
+    ("[in the VMM]", State::InVmm),
+    ("[state unknown]", State::Unknown),
 ];
 /// How the root of a broken stack starts.
 const BROKEN: &str = "[broken stack";

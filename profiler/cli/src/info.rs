@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use glass_profile::model::{Profile, State};
+use glass_profile::model::{Profile, State, StateCounts};
 use glass_profile::names::printable;
 use glass_profile::recording::{NameSource, RecordedImage, Recording};
 use serde_json::{Value, json};
@@ -196,26 +196,21 @@ fn cut_start(text: &str, columns: usize) -> String {
 fn to_json(file: &str, file_bytes: u64, recording: &Recording) -> Value {
     let profile = &recording.profile;
     let (origin, cost) = (&profile.origin, &profile.cost);
-    let mut states = vec![[0u64; 5]; profile.tracks.len()];
+    let mut states = vec![StateCounts::default(); profile.tracks.len()];
     for sample in &profile.samples {
-        let state = match sample.state {
-            State::Running => 0,
-            State::Spinning => 1,
-            State::Idle => 2,
-            State::NeverStarted => 3,
-            State::Paused => 4,
-        };
         if let Some(counts) = states.get_mut(sample.track as usize) {
-            counts[state] += 1;
+            counts.add(sample.state, 1);
         }
     }
     let tracks: Vec<Value> = profile
         .tracks
         .iter()
         .zip(states)
-        .map(|(track, [running, spinning, idle, never_started, paused])| {
-            json!({"name": track.name, "id": track.id, "running": running, "spinning": spinning, "idle": idle,
-                "never_started": never_started, "paused": paused})
+        .map(|(track, counts)| {
+            let states =
+                State::ALL.map(|state| (state.word().replace(' ', "_").to_lowercase(), counts.of(state).into()));
+            let named = [("name".to_owned(), track.name.clone().into()), ("id".to_owned(), track.id.into())];
+            Value::Object(named.into_iter().chain(states).collect())
         })
         .collect();
     let images: Vec<Value> = recording.images.iter().map(image_json).collect();

@@ -8,6 +8,7 @@ use object::Object;
 
 use crate::budget::{Account, Budget};
 use crate::elf::{Parts, ReadAt, parse_elf, section_bytes};
+use crate::guest::ProcessKey;
 use crate::image::ImageError;
 use crate::recording::FileSource;
 use crate::symbols::Symbols;
@@ -32,7 +33,7 @@ pub(crate) fn find(
     path: &str,
     program: &dyn ReadAt,
     build_id: &[u8],
-    process: Option<u32>,
+    process: Option<ProcessKey>,
     files: &mut dyn FileSource,
 ) -> Option<Symbols> {
     let account = files.budget().account();
@@ -58,7 +59,7 @@ pub(crate) fn find(
 }
 
 /// The file at a path as a process sees it, or as we do.
-fn load(path: &str, inside: Option<u32>, files: &mut dyn FileSource) -> Option<Box<dyn ReadAt>> {
+fn load(path: &str, inside: Option<ProcessKey>, files: &mut dyn FileSource) -> Option<Box<dyn ReadAt>> {
     match inside {
         Some(process) => files.load_inside(process, path),
         None => files.load(path),
@@ -69,7 +70,7 @@ fn load(path: &str, inside: Option<u32>, files: &mut dyn FileSource) -> Option<B
 pub(crate) fn read(
     path: &str,
     file: &dyn ReadAt,
-    process: Option<u32>,
+    process: Option<ProcessKey>,
     files: &mut dyn FileSource,
 ) -> Result<Symbols, ImageError> {
     let account = files.budget().account();
@@ -82,7 +83,7 @@ fn shared_part(
     path: &str,
     shared: &str,
     build_id: &[u8],
-    process: Option<u32>,
+    process: Option<ProcessKey>,
     files: &mut dyn FileSource,
 ) -> Option<Box<dyn ReadAt>> {
     if shared.is_empty() || build_id.len() < BUILD_ID_BYTES_MIN {

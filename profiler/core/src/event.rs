@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::arch::{Registers, Width};
-use crate::guest::{Guest, GuestId, Mode, SpaceId};
+use crate::guest::{Guest, GuestId, Mode, Process, ProcessId, SpaceId, Thread, ThreadId};
 use crate::model::State;
 use crate::program::Program;
 use crate::trace::raw::Piece;
@@ -26,6 +26,8 @@ pub struct Segment {
     /// Where the source has unwound it: the instruction pointer, then the return addresses, innermost first. Registers and
     /// stack are not looked at then.
     pub chain: Vec<u64>,
+    /// How far from the sample's time it was sampled: 0 in the same stop, else it was merged by time.
+    pub apart_ns: u64,
 }
 
 /// One sample of one track, copied while the guest was stopped, not unwound yet.
@@ -37,6 +39,8 @@ pub struct RawSample {
     pub track: u32,
     /// What the track was doing.
     pub state: State,
+    /// The thread of the guest that ran, if the source knows it.
+    pub thread: Option<ThreadId>,
     /// How far the registers of the first segment are from where the time went.
     pub skid: Skid,
     /// The code that ran, and the code that had called it, innermost first. None: only the state is known.
@@ -99,12 +103,18 @@ pub enum Placement {
 pub enum Event {
     /// A guest, or its new name. The first of a source is the one that the user selected.
     Guest(Guest),
+    /// A process that a guest runs, or more of its programs (`exec`).
+    Process(Process),
+    /// A thread of such a process, or its new name.
+    Thread(Thread),
     /// There is an address space.
     Space {
         /// Its number.
         space: SpaceId,
         /// Whose it is.
         guest: GuestId,
+        /// The process of the guest that has it, if there is one: a kernel has none, and a guest that is a process is its own.
+        process: Option<ProcessId>,
         /// The one that it is a copy of: a process has forked.
         copy_of: Option<SpaceId>,
     },

@@ -11,7 +11,7 @@ use crate::arch::x86_64::skid;
 use crate::arch::{Registers, Width};
 use crate::budget::{Budget, Meters, TABLES};
 use crate::event::{Event, FileIdentity, Mapping, Placement, RawSample, Segment, Skid};
-use crate::guest::{GuestId, GuestKind, Mode, SpaceId};
+use crate::guest::{GuestId, GuestKind, Mode, ProcessId, ProcessKey, SpaceId};
 use crate::image::Image;
 use crate::jit::{self, Found};
 use crate::map::SymbolMap;
@@ -55,7 +55,7 @@ struct Loaded {
     /// Where its names are if not in the file.
     names: Vec<NamesFrom>,
     /// The process that mapped it first, and how, by which the file is found again.
-    mapped: Option<(u32, Mapping)>,
+    mapped: Option<(ProcessKey, Mapping)>,
     /// The user has named it for what a guest runs.
     is_named: bool,
     /// It is an operating system's kernel.
@@ -86,8 +86,10 @@ pub struct Images {
     guests: HashMap<GuestId, GuestKind>,
     spaces: HashMap<SpaceId, Space>,
     loaded: Vec<Arc<Loaded>>,
-    /// By path, and by which file that was: one may have been replaced by another.
-    by_file: HashMap<(String, Option<FileIdentity>), u32>,
+    /// Process IDs within their guests.
+    processes: HashMap<ProcessId, u32>,
+    /// By machine, by path, and by which file that was: one may have been replaced by another.
+    by_file: HashMap<(Option<GuestId>, String, Option<FileIdentity>), u32>,
     /// How many images there are of a path and a build id.
     alike: HashMap<(String, Vec<u8>), u32>,
     /// Why files have no names and break stacks, until taken; how many there were.
@@ -104,6 +106,8 @@ pub struct Images {
 #[derive(Clone)]
 struct Space {
     guest: GuestId,
+    /// Whose files and generated code it has.
+    process: ProcessKey,
     /// Shared with the copies that a process has made of itself, until one of them maps something else.
     code: Arc<AddressSpace>,
 }
@@ -132,6 +136,8 @@ pub struct Part {
     pub calls: u32,
     /// Why there are no more of this segment.
     pub end: StackEnd,
+    /// How far from the sample's time it was sampled, if it was merged by time.
+    pub apart_ns: u64,
 }
 
 impl Default for Images {
@@ -141,6 +147,7 @@ impl Default for Images {
             guests: HashMap::new(),
             spaces: HashMap::new(),
             loaded: STAND_INS.iter().map(|name| Arc::new(Loaded::stand_in(name))).collect(),
+            processes: HashMap::new(),
             by_file: HashMap::new(),
             alike: HashMap::new(),
             warnings: Vec::new(),
@@ -160,14 +167,16 @@ impl Images {
             Event::Guest(guest) => {
                 self.guests.insert(guest.id, guest.kind);
             }
-            Event::Space { space, guest, copy_of } => {
+            Event::Process(process) => {
+                self.processes.insert(process.id, process.pid);
+            }
+            Event::Space { space, guest, process, copy_of } => {
+                let process = self.process_of(*guest, *process);
                 // What its process generates belongs to the program that it runs.
-                if let Some(process) = self.guests.get(guest).and_then(|kind| kind.pid()) {
-                    self.jit.exec(process);
-                }
+                self.jit.exec(process);
                 let code =
                     copy_of.and_then(|original| self.spaces.get(&original)).map(|original| original.code.clone());
-                self.spaces.insert(*space, Space { guest: *guest, code: code.unwrap_or_default() });
+                self.spaces.insert(*space, Space { guest: *guest, process, code: code.unwrap_or_default() });
             }
             Event::SpaceEnd(space) => {
                 self.spaces.remove(space);
@@ -178,14 +187,21 @@ impl Images {
         }
     }
 
+    /// By what the files of an address space are found.
+    fn process_of(&self, guest: GuestId, process: Option<ProcessId>) -> ProcessKey {
+        let kind = self.guests.get(&guest);
+        let machine = kind.is_some_and(|kind| kind.is_machine()).then_some(guest);
+        let pid = process.and_then(|process| self.processes.get(&process).copied());
+        ProcessKey { machine, pid: pid.or_else(|| kind.and_then(|kind| kind.pid())).unwrap_or(0) }
+    }
+
     /// How many address spaces there are now.
     pub fn spaces(&self) -> usize {
         self.spaces.len()
     }
 
     fn map(&mut self, space: SpaceId, mapping: &Mapping, files: &mut dyn FileSource) {
-        let guest = self.spaces.get(&space).and_then(|space| self.guests.get(&space.guest));
-        let process = guest.and_then(|kind| kind.pid()).unwrap_or(0);
+        let process = self.spaces.get(&space).map_or(ProcessKey::default(), |space| space.process);
         if jit::is_dump(&mapping.path) {
             let index = self.generated(process, mapping);
             return self.jit.dump(index, mapping, files);
@@ -193,7 +209,7 @@ impl Images {
         if jit::is_anonymous(&mapping.path) {
             return self.place_generated(space, process, mapping);
         }
-        let key = (mapping.path.clone(), mapping.file);
+        let key = (process.machine, mapping.path.clone(), mapping.file);
         let index = match self.by_file.get(&key) {
             Some(index) => *index,
             None => {
@@ -218,7 +234,7 @@ impl Images {
         }
     }
 
-    fn load(&mut self, process: u32, mapping: &Mapping, files: &mut dyn FileSource) -> u32 {
+    fn load(&mut self, process: ProcessKey, mapping: &Mapping, files: &mut dyn FileSource) -> u32 {
         let parsed = files.load_mapped(process, mapping).and_then(|file| {
             let read = Image::of_file(file, self.loaded.len() < OPEN_MAX, self.tables.account());
             read.map_err(|error| error.to_string())
@@ -290,7 +306,7 @@ impl Images {
     }
 
     /// A process may run code there that it generated.
-    fn place_generated(&mut self, space: SpaceId, process: u32, mapping: &Mapping) {
+    fn place_generated(&mut self, space: SpaceId, process: ProcessKey, mapping: &Mapping) {
         let index = self.generated(process, mapping);
         if let Some(space) = self.spaces.get_mut(&space) {
             Arc::make_mut(&mut space.code).add(mapping.start..mapping.end, 0, index, self.nothing.clone());
@@ -298,13 +314,13 @@ impl Images {
     }
 
     /// The image that stands for what a process generates; `mapping` is where it does.
-    fn generated(&mut self, process: u32, mapping: &Mapping) -> u32 {
+    fn generated(&mut self, process: ProcessKey, mapping: &Mapping) -> u32 {
         if let Found::Known(index) = self.jit.image_of(process) {
             return index;
         }
         let index = self.loaded.len() as u32;
         // Programs that a process ran one after the other.
-        let path = self.unlike_others(&format!("[jit {process}]"), &[], "another program");
+        let path = self.unlike_others(&format!("[jit {}]", process.pid), &[], "another program");
         let file = MappedFile { path, build_id: Vec::new(), range: (mapping.start, mapping.end) };
         self.loaded.push(Arc::new(Loaded::new(file)));
         self.jit.add(process, index);
@@ -328,8 +344,9 @@ impl Images {
             if joined.end == StackEnd::Complete {
                 joined.end = chain.end;
             }
-            let Segment { space, mode, width, .. } = *segment;
-            joined.parts.push(Part { space, mode, width, calls: chain.calls.len() as u32, end: chain.end });
+            let Segment { space, mode, width, apart_ns, .. } = *segment;
+            let calls = chain.calls.len() as u32;
+            joined.parts.push(Part { space, mode, width, calls, end: chain.end, apart_ns });
             joined.calls.extend(chain.calls);
         }
         joined

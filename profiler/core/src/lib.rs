@@ -26,6 +26,7 @@ pub mod program;
 pub mod recorder;
 pub mod recording;
 mod relocatable;
+mod state;
 pub mod symbols;
 pub mod trace;
 pub mod tree;

@@ -162,6 +162,8 @@ impl Unwinder {
             // What a thread has done until its end is still to be seen. A live profile is of samples; `glass top
             // --tasks` looks at traces.
             Event::Guest(_)
+            | Event::Process(_)
+            | Event::Thread(_)
             | Event::Space { .. }
             | Event::SpaceEnd(_)
             | Event::TrackEnd(_)

@@ -4,7 +4,8 @@
 //! aggregate over [`Profile::samples`] and look names up last.
 
 use crate::arch::Width;
-use crate::guest::{Guest, Mode};
+use crate::guest::{Guest, Mode, Process, Thread};
+pub use crate::state::{State, StateCounts};
 
 /// The contents of one recording.
 #[derive(Debug, Clone, Default)]
@@ -15,12 +16,18 @@ pub struct Profile {
     pub cost: Cost,
     /// The guests; the first is the one that the user selected.
     pub guests: Vec<Guest>,
+    /// Processes of the guests, in the order of their first packet; [`SegmentOf::process`] is an index.
+    pub processes: Vec<Process>,
+    /// Their threads; [`Sample::thread`] is an index.
+    pub threads: Vec<Thread>,
     /// One for each vCPU or thread; [`Sample::track`] is an index.
     pub tracks: Vec<Track>,
     /// Distinct frames; [`Stack::frames`] holds indices.
     pub frames: Vec<Frame>,
     /// Distinct stacks; [`Sample::stack`] is an index.
     pub stacks: Vec<Stack>,
+    /// Distinct lists of segments, innermost first; [`Sample::segments`] is an index.
+    pub segments: Vec<Vec<SegmentOf>>,
     /// In order of time.
     pub samples: Vec<Sample>,
     /// Warnings, one sentence each: a cut file, a
@@ -58,6 +65,8 @@ pub struct Cost {
     pub samples_taken: u64,
     /// Samples that were expected and not collected, or collected and dropped.
     pub samples_lost: u64,
+    /// The losses by kind, where the recorder counts them by kind.
+    pub losses: Losses,
     /// Samples that were collected more than half a period after their time.
     pub samples_late: u64,
     /// Stacks that do not reach their thread's start.
@@ -66,6 +75,28 @@ pub struct Cost {
     pub pause: Distribution,
     /// CPU time of the recording process, user and system.
     pub profiler_cpu_ns: u64,
+}
+
+/// Losses by kind. The first five are expected samples, and their sum is at most [`Cost::samples_lost`]; the
+/// others are changes of address spaces, which samples need for their names.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// The kernel's ring buffer was full.
+    pub ring_full: u64,
+    /// The kernel throttled the sampler.
+    pub throttled: u64,
+    /// Their time had passed before the sample in front of them was done.
+    pub overdue: u64,
+    /// The track could not be stopped or read in time.
+    pub not_stopped: u64,
+    /// The recorder's own queue was full.
+    pub queue_full: u64,
+    /// Mappings.
+    pub maps: u64,
+    /// Starts of processes and threads, and `exec`s.
+    pub forks: u64,
+    /// Records of the kernel whose kind is unknown.
+    pub unknown: u64,
 }
 
 /// A summary of many durations in nanoseconds.
@@ -200,22 +231,31 @@ pub struct Sample {
     pub mode: Mode,
     /// Width of the addresses of that code.
     pub width: Width,
+    /// The thread of the guest that ran, if it is known: an index into [`Profile::threads`].
+    pub thread: Option<u32>,
+    /// The segments of the stack, where `mode` and `width` do not describe all of it: an index into
+    /// [`Profile::segments`].
+    pub segments: Option<u32>,
 }
 
-/// State of a track in a sample.
+/// A part of a sample's stack in one address space and one mode.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum State {
-    /// Running code.
-    #[default]
-    Running,
-    /// Awake, polling for work before it halts.
-    Spinning,
-    /// Halted or descheduled.
-    Idle,
-    /// A core that was not started yet.
-    NeverStarted,
-    /// The owner has paused the whole guest.
-    Paused,
+pub struct SegmentOf {
+    /// Index into [`Profile::guests`]. Of a VM's sample this may be its VMM, a process of this machine: [`Mode::User`] and
+    /// [`Mode::Kernel`] are then the host's.
+    pub guest: u32,
+    /// Index into [`Profile::processes`], if the space is a process's.
+    pub process: Option<u32>,
+    /// The mode of the code.
+    pub mode: Mode,
+    /// Width of the addresses of that code.
+    pub width: Width,
+    /// Its number of addresses in the stack, after those of the segments before; inlined functions are not counted.
+    pub addresses: u32,
+    /// Why it ends.
+    pub end: StackEnd,
+    /// How far from the sample's time it was sampled: 0 in the same stop, else it was merged by time.
+    pub apart_ns: u64,
 }
 
 #[cfg(test)]

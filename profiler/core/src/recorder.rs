@@ -8,7 +8,7 @@ use std::io::{self, Write};
 
 use crate::durations::Durations;
 use crate::event::{Event, RawSample};
-use crate::guest::GuestId;
+use crate::guest::{GuestId, SpaceId};
 use crate::images::{Images, JoinedStack, MappedFile};
 use crate::model::{Cost, Distribution, Origin, StackEnd};
 use crate::recording::{Clocks, FileSource, ImageId, SampleRecord, TrackRecord, Writer, is_plain};
@@ -33,13 +33,6 @@ pub struct Progress {
     pub pause: Distribution,
 }
 
-/// A track of the recording.
-#[derive(Debug, Clone, Copy)]
-struct KnownTrack {
-    number: u32,
-    guest: GuestId,
-}
-
 /// The state of an image in the recording.
 #[derive(Default)]
 struct WrittenImage {
@@ -55,9 +48,12 @@ pub struct Recorder<W> {
     images: Images,
     /// By the image's index.
     written: BTreeMap<u32, WrittenImage>,
-    tracks: HashMap<u32, KnownTrack>,
+    /// Their numbers in the recording, by those of the source.
+    tracks: HashMap<u32, u32>,
     /// How many tracks there were.
     numbered: u32,
+    /// The guests of the address spaces that belong to no process; a sample that names one writes it.
+    spaces: HashMap<SpaceId, GuestId>,
     interned_max: usize,
     frames: HashMap<CallAddress, u64>,
     /// By a fingerprint of 128 bits with secret keys: the frames themselves would be ten times as much.
@@ -78,6 +74,7 @@ impl<W: Write> Recorder<W> {
             written: BTreeMap::new(),
             tracks: HashMap::new(),
             numbered: 0,
+            spaces: HashMap::new(),
             interned_max: INTERNED_MAX,
             frames: HashMap::new(),
             callstacks: HashMap::new(),
@@ -114,14 +111,14 @@ impl<W: Write> Recorder<W> {
             Event::Guest(guest) => self.writer.guest(&guest),
             Event::Track { track, guest, id, name } => {
                 let next = self.numbered;
-                let number = self.tracks.get(&track).map_or(next, |known| known.number);
+                let number = self.tracks.get(&track).copied().unwrap_or(next);
                 self.numbered += u32::from(number == next);
-                self.tracks.insert(track, KnownTrack { number, guest });
+                self.tracks.insert(track, number);
                 self.writer.track(&TrackRecord { number, guest, id, name })
             }
             Event::TrackEnd(track) => {
-                if let Some(known) = self.tracks.remove(&track) {
-                    self.writer.forget_track(known.number);
+                if let Some(number) = self.tracks.remove(&track) {
+                    self.writer.forget_track(number);
                 }
                 Ok(())
             }
@@ -129,16 +126,24 @@ impl<W: Write> Recorder<W> {
                 self.images.take_warnings().iter().try_for_each(|warning| self.writer.warning(warning))
             }
             Event::SpaceEnd(space) => {
+                self.spaces.remove(&space);
                 self.writer.forget_space(space);
                 Ok(())
             }
-            Event::Space { .. } | Event::Place { .. } => Ok(()),
+            Event::Process(process) => self.writer.process(&process),
+            Event::Thread(thread) => self.writer.thread(&thread),
+            Event::Space { space, guest, process: Some(process), .. } => self.writer.space_of(space, guest, process),
+            Event::Space { space, guest, process: None, .. } => {
+                self.spaces.insert(space, guest);
+                Ok(())
+            }
+            Event::Place { .. } => Ok(()),
             Event::Sample(sample) => self.sample(&sample, files),
             Event::Frozen { tracks_ns } => {
                 for (track, ns) in tracks_ns {
                     self.pauses.add(ns);
-                    if let Some(known) = self.tracks.get(&track) {
-                        self.writer.frozen(known.number, ns)?;
+                    if let Some(number) = self.tracks.get(&track) {
+                        self.writer.frozen(*number, ns)?;
                     }
                 }
                 Ok(())
@@ -158,16 +163,19 @@ impl<W: Write> Recorder<W> {
         let JoinedStack { calls, end, parts } = stack;
         if !is_plain(&parts) {
             for part in &parts {
-                self.writer.space(part.space, track.guest)?;
+                if let Some(guest) = self.spaces.get(&part.space) {
+                    self.writer.space(part.space, *guest)?;
+                }
             }
         }
         let callstack = if calls.is_empty() { None } else { Some(self.callstack(&calls)?) };
         self.writer.sample(&SampleRecord {
             time_ns: sample.time_ns,
-            track: track.number,
+            track,
             callstack,
             end,
             state: sample.state,
+            thread: sample.thread,
             frozen_ns: sample.frozen_ns,
             parts: &parts,
         })?;

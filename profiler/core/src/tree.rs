@@ -13,7 +13,7 @@ pub use totals::FunctionTotal;
 
 use std::collections::HashMap;
 
-use crate::model::{Profile, Sample, StackEnd, State};
+use crate::model::{Profile, Sample, StackEnd, State, StateCounts};
 
 use build::Detail;
 
@@ -57,14 +57,8 @@ pub enum Kind {
     Function,
     /// The parent of stacks that do not reach their thread's start.
     Broken(Broken),
-    /// The parent of samples while the track was spinning.
-    Spinning,
-    /// The parent of samples while the track was idle.
-    Idle,
-    /// The parent of samples of a core that had not been started.
-    NeverStarted,
-    /// The parent of samples while the guest's owner had paused it.
-    Paused,
+    /// The parent of samples in a state, which is not [`State::Running`].
+    In(State),
     /// Nodes that were too small to keep apart.
     Merged,
 }
@@ -121,10 +115,7 @@ impl Kind {
             Kind::Root => "all".to_string(),
             Kind::Function => String::new(),
             Kind::Broken(broken) => format!("[broken stack: {}]", broken.reason()),
-            Kind::Spinning => "[spinning]".to_string(),
-            Kind::Idle => "[idle]".to_string(),
-            Kind::NeverStarted => "[never started]".to_string(),
-            Kind::Paused => "[paused]".to_string(),
+            Kind::In(state) => format!("[{}]", state.word()),
             Kind::Merged => "[small nodes, merged]".to_string(),
         }
     }
@@ -203,23 +194,8 @@ pub struct TrackShare {
     pub name: String,
     /// The vCPU's index or the thread id; `None` for samples of tracks that are not in the recording.
     pub id: Option<u64>,
-    /// Samples that found it running.
-    pub running: u64,
-    /// Samples that found it spinning.
-    pub spinning: u64,
-    /// Samples that found it idle.
-    pub idle: u64,
-    /// Samples that found it not started yet.
-    pub never_started: u64,
-    /// Samples that found it paused with its guest.
-    pub paused: u64,
-}
-
-impl TrackShare {
-    /// All samples of the track.
-    pub fn samples(&self) -> u64 {
-        self.running + self.spinning + self.idle + self.never_started + self.paused
-    }
+    /// Its samples.
+    pub states: StateCounts,
 }
 
 /// Which nodes were too small to be kept apart.
@@ -269,10 +245,7 @@ impl Tree {
         let mut states = vec![State::Running; self.nodes.len()];
         for index in 1..self.nodes.len() {
             states[index] = match self.function(index).kind {
-                Kind::Spinning => State::Spinning,
-                Kind::Idle => State::Idle,
-                Kind::NeverStarted => State::NeverStarted,
-                Kind::Paused => State::Paused,
+                Kind::In(state) => state,
                 _ => states[self.nodes[index].parent],
             };
         }
@@ -281,14 +254,7 @@ impl Tree {
 
     /// Samples of all tracks in one state.
     pub fn samples_in(&self, state: State) -> u64 {
-        let in_track = |track: &TrackShare| match state {
-            State::Running => track.running,
-            State::Spinning => track.spinning,
-            State::Idle => track.idle,
-            State::NeverStarted => track.never_started,
-            State::Paused => track.paused,
-        };
-        self.tracks.iter().map(in_track).sum()
+        self.tracks.iter().map(|track| track.states.of(state)).sum()
     }
 }
 

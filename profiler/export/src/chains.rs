@@ -33,7 +33,7 @@ pub(crate) struct Step {
 pub(crate) struct Group {
     /// Index of the stack.
     pub stack: u32,
-    /// Its place in [`STATES`].
+    /// Its number ([`State::number`]).
     pub state: u8,
     /// Index of the track.
     pub track: u32,
@@ -46,15 +46,15 @@ pub(crate) struct Chains<'a> {
     frames: usize,
 }
 
-/// States in the order of the reports.
-const STATES: [State; 5] = [State::Running, State::Spinning, State::Idle, State::NeverStarted, State::Paused];
-
 /// Our roots, in the order in which they follow the frames.
-const ROOTS: [Kind; 11] = [
-    Kind::Spinning,
-    Kind::Idle,
-    Kind::NeverStarted,
-    Kind::Paused,
+const ROOTS: [Kind; 14] = [
+    Kind::In(State::Spinning),
+    Kind::In(State::Idle),
+    Kind::In(State::NeverStarted),
+    Kind::In(State::Paused),
+    Kind::In(State::Stolen),
+    Kind::In(State::InVmm),
+    Kind::In(State::Unknown),
     Kind::Broken(Broken::CopyEnded),
     Kind::Broken(Broken::TooDeep),
     Kind::Broken(Broken::NoUnwindInfo),
@@ -95,10 +95,7 @@ impl<'a> Chains<'a> {
     pub fn chain(&self, stack: u32, state: State) -> impl Iterator<Item = u32> + '_ {
         let first = match state {
             State::Running => None,
-            State::Spinning => Some(self.root(Kind::Spinning)),
-            State::Idle => Some(self.root(Kind::Idle)),
-            State::NeverStarted => Some(self.root(Kind::NeverStarted)),
-            State::Paused => Some(self.root(Kind::Paused)),
+            state => Some(self.root(Kind::In(state))),
         };
         let stack = self.profile.stacks.get(stack as usize);
         let sound = stack.filter(|stack| stack.frames.iter().all(|frame| (*frame as usize) < self.frames));
@@ -118,7 +115,7 @@ impl<'a> Chains<'a> {
     pub fn groups(&self, states: States) -> Vec<(Group, u64)> {
         let mut counts: HashMap<Group, u64> = HashMap::new();
         for sample in self.profile.samples.iter().filter(|sample| is_exported(sample, states)) {
-            let state = STATES.iter().position(|state| *state == sample.state).unwrap_or(0) as u8;
+            let state = sample.state.number() as u8;
             *counts.entry(Group { stack: sample.stack, state, track: sample.track }).or_default() += 1;
         }
         let mut groups: Vec<_> = counts.into_iter().collect();
@@ -151,7 +148,7 @@ impl<'a> Chains<'a> {
 
 impl Group {
     pub fn state(self) -> State {
-        STATES.get(usize::from(self.state)).copied().unwrap_or_default()
+        State::ALL.get(usize::from(self.state)).copied().unwrap_or_default()
     }
 }
 

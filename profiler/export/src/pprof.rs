@@ -84,14 +84,8 @@ impl<'a> Tables<'a> {
                 proto::Label { key: thread, str: name, ..Default::default() },
                 proto::Label { key: thread_id, num: id as i64, ..Default::default() },
             ];
-            if let Some(word) = match group.state() {
-                State::Running => None,
-                State::Spinning => Some("spinning"),
-                State::Idle => Some("idle"),
-                State::NeverStarted => Some("never started"),
-                State::Paused => Some("paused"),
-            } {
-                let word = self.string(word);
+            if group.state() != State::Running {
+                let word = self.string(group.state().word());
                 labels.push(proto::Label { key: state, str: word, ..Default::default() });
             }
             let sample = proto::Sample {

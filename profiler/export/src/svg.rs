@@ -90,8 +90,7 @@ fn total(tree: &Tree, node: usize, states: States) -> u64 {
 }
 
 fn is_shown(tree: &Tree, node: usize, states: States) -> bool {
-    states == States::All
-        || !matches!(tree.function(node).kind, Kind::Spinning | Kind::Idle | Kind::NeverStarted | Kind::Paused)
+    states == States::All || !matches!(tree.function(node).kind, Kind::In(_))
 }
 
 fn children(tree: &Tree, node: usize) -> impl Iterator<Item = usize> + '_ {

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use glass_profile::budget::{Budget, Meters, NAMES};
 use glass_profile::elf::ReadAt;
 use glass_profile::event::{FileIdentity, Mapping, Placement};
+use glass_profile::guest::ProcessKey;
 use glass_profile::recording::FileSource;
 
 use crate::debuginfod::Debuginfod;
@@ -125,19 +126,19 @@ impl FileSource for HostFiles {
         HostFile::of(self.opened.get(Path::new(path)).map_or_else(|| self.found(None, path), Some)?)
     }
 
-    fn load_inside(&mut self, process: u32, path: &str) -> Option<Box<dyn ReadAt>> {
-        HostFile::of(self.found(Some(process), path)?)
+    fn load_inside(&mut self, process: ProcessKey, path: &str) -> Option<Box<dyn ReadAt>> {
+        HostFile::of(self.found(Some(process.pid_here()?), path)?)
     }
 
     fn budget(&self) -> Budget {
         self.budget.clone()
     }
 
-    fn load_mapped(&mut self, process: u32, mapping: &Mapping) -> Result<Box<dyn ReadAt>, String> {
+    fn load_mapped(&mut self, process: ProcessKey, mapping: &Mapping) -> Result<Box<dyn ReadAt>, String> {
         if mapping.path == VDSO {
             return Ok(Box::new(self.vdso().ok_or_else(cannot_be_read)?));
         }
-        let file = self.mapped(process, mapping)?;
+        let file = self.mapped(here(process)?, mapping)?;
         // Such a file can be large, and hold everything but a program.
         if mapping.path.starts_with(MEMFD) && !is_program(&file) {
             return Err("is no program".to_owned());
@@ -153,12 +154,14 @@ impl FileSource for HostFiles {
         }?)
     }
 
-    fn open_mapped(&mut self, process: u32, mapping: &Mapping) -> Result<Box<dyn Read>, String> {
-        let file = self.mapped(process, mapping)?;
+    fn open_mapped(&mut self, process: ProcessKey, mapping: &Mapping) -> Result<Box<dyn Read>, String> {
+        let file = self.mapped(here(process)?, mapping)?;
         Ok(Box::new(file.take(FILE_BYTES_MAX)))
     }
 
-    fn open_perf_map(&mut self, process: u32) -> Result<Option<Box<dyn Read>>, String> {
+    fn open_perf_map(&mut self, process: ProcessKey) -> Result<Option<Box<dyn Read>>, String> {
+        // Of a process of a guest there is none here.
+        let Some(process) = process.pid_here() else { return Ok(None) };
         let file = match self.perf_maps.get(&process) {
             Some(file) => file.try_clone().map_err(|_| cannot_be_read())?,
             None => {
@@ -173,6 +176,11 @@ impl FileSource for HostFiles {
         }
         Ok(Some(Box::new(from_start(file)?.take(FILE_BYTES_MAX))))
     }
+}
+
+/// The process ID of a process of this machine: an equal one of a guest has other files.
+fn here(process: ProcessKey) -> Result<u32, String> {
+    process.pid_here().ok_or_else(|| "is a file of the guest".to_owned())
 }
 
 pub(crate) fn cannot_be_read() -> String {
@@ -324,6 +332,7 @@ pub(crate) fn read_vdso() -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use glass_profile::guest::GuestId;
     use glass_profile::image::Image;
 
     #[test]
@@ -351,19 +360,23 @@ mod tests {
         let placement = Placement::FileOffset(0);
         let mapping = Mapping { start: 0x1000, end: 0x3000, path: path.clone(), placement, file: Some(file) };
         let gone = 1 << 22 | 1;
-        assert_eq!(HostFiles::default().load_mapped(gone, &mapping).unwrap().bytes(), 8192);
+        assert_eq!(HostFiles::default().load_mapped(ProcessKey::here(gone), &mapping).unwrap().bytes(), 8192);
         let mut holds = HostFiles::default();
-        holds.load_mapped(gone, &mapping).unwrap();
+        holds.load_mapped(ProcessKey::here(gone), &mapping).unwrap();
+        // A process of a guest with the same ID has another file.
+        let of_guest = ProcessKey { machine: Some(GuestId(0)), pid: gone };
+        let error = holds.load_mapped(of_guest, &mapping).err().unwrap();
+        assert_eq!(error, "is a file of the guest");
         fs::rename(&path, format!("{path}-old")).unwrap();
-        let error = HostFiles::default().load_mapped(gone, &mapping).err().unwrap();
+        let error = HostFiles::default().load_mapped(ProcessKey::here(gone), &mapping).err().unwrap();
         assert!(error.contains("is not there any more"), "{error}");
         fs::write(&path, [8; 8192]).unwrap();
         for process in [gone, std::process::id()] {
-            let error = HostFiles::default().load_mapped(process, &mapping).err().unwrap();
+            let error = HostFiles::default().load_mapped(ProcessKey::here(process), &mapping).err().unwrap();
             assert!(error.contains("was replaced by another file"), "{error}");
         }
         let mut first = [0];
-        assert!(holds.load_mapped(gone, &mapping).unwrap().read_at(0, &mut first));
+        assert!(holds.load_mapped(ProcessKey::here(gone), &mapping).unwrap().read_at(0, &mut first));
         assert_eq!(first, [7], "it was kept open");
         fs::remove_file(&path).unwrap();
         fs::remove_file(format!("{path}-old")).unwrap();

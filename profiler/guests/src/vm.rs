@@ -182,7 +182,7 @@ impl VmImage {
     /// The guest, the tracks of the vCPUs that are sampled, by their numbers, and where what it runs is.
     pub(crate) fn announce(&self, vcpus: impl Iterator<Item = u32>, sink: &mut dyn FnMut(Event)) {
         sink(Event::Guest(self.guest.clone()));
-        sink(Event::Space { space: SPACE, guest: GUEST, copy_of: None });
+        sink(Event::Space { space: SPACE, guest: GUEST, process: None, copy_of: None });
         for vcpu in vcpus {
             let name = format!("vcpu {vcpu}");
             sink(Event::Track { track: vcpu, guest: GUEST, id: u64::from(vcpu), name });

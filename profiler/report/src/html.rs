@@ -282,7 +282,7 @@ fn page(head: &Head, scripts: &[&str], content: &str) -> String {
 
 /// One of two recordings, as a row.
 fn side(profile: &Profile, share: &TrackShare) -> String {
-    let all = share.samples();
+    let all = share.states.all();
     let mut row = format!("<tr><th scope=\"row\">{}</th>", escape(&share.name));
     for text in [
         guest(profile),
@@ -294,9 +294,9 @@ fn side(profile: &Profile, share: &TrackShare) -> String {
     }
     for number in [
         count(all),
-        percent(share.running, all),
-        percent(share.spinning, all),
-        percent(share.idle, all),
+        percent(share.states.of(State::Running), all),
+        percent(share.states.of(State::Spinning), all),
+        percent(share.states.of(State::Idle), all),
         percent(profile.cost.samples_lost, profile.cost.samples_wanted),
     ] {
         row.push_str(&format!("<td class=\"number\">{number}</td>"));

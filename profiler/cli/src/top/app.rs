@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use crossterm::event::{KeyCode, KeyEvent};
 use glass_profile::live::names::{Function, NOT_READ_YET};
 use glass_profile::live::view::{Query, Row};
 use glass_profile::model::Origin;
-use crossterm::event::{KeyCode, KeyEvent};
 
 use super::keys::{self, Controls, Pressed};
 use super::text;

@@ -8,9 +8,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use crossterm::event;
 use glass_profile::model::Origin;
 use ratatui::DefaultTerminal;
-use crossterm::event;
 
 use super::app::{Action, App};
 use super::draw::{self, Theme};

@@ -7,11 +7,11 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use crossterm::event;
 use glass_formats::trace::Group;
 use glass_guests::trace::Live;
 use glass_guests::{Flow, Source, read_clocks};
 use glass_profile::event::Event;
-use crossterm::event;
 
 use self::app::{Action, App};
 use self::model::{Model, Picture};

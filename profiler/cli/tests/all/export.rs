@@ -89,7 +89,7 @@ fn info_tells_what_is_there_and_what_it_cost() {
         "all, with lines",
         "mind the gap",
         "60.0 \u{b5}s",
-        "format version 2, complete",
+        "format version 3, complete",
         "25.0 % of the expected",
         "distinct stacks",
     ] {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::{Loaded, MappedFile};
 use crate::debug_files;
 use crate::elf::ReadAt;
+use crate::guest::ProcessKey;
 use crate::image::Image;
 use crate::jit::{JitNames, NamedCode};
 use crate::program::NamesFrom;
@@ -63,7 +64,7 @@ fn names_of_file(path: &str, build_id: &[u8], files: &mut dyn FileSource) -> Res
 fn names_in(
     path: &str,
     build_id: &[u8],
-    process: Option<u32>,
+    process: Option<ProcessKey>,
     file: Result<Box<dyn ReadAt>, String>,
     files: &mut dyn FileSource,
 ) -> Result<Vec<Symbols>, String> {

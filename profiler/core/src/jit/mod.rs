@@ -9,6 +9,7 @@ mod sources;
 use std::collections::BTreeSet;
 
 use crate::budget::Account;
+use crate::guest::ProcessKey;
 use crate::symbols::Location;
 pub(crate) use code::Change;
 use code::JitCode;
@@ -54,7 +55,7 @@ pub struct JitNames {
     problems: Vec<String>,
     /// Too little of it was seen for a word about missing names.
     is_rare: bool,
-    process: u32,
+    process: ProcessKey,
 }
 
 impl JitNames {
@@ -86,7 +87,7 @@ impl JitNames {
     /// What a reader of the profile should know of the names at these addresses, one sentence each.
     pub(crate) fn warnings(&self, addresses: &BTreeSet<u64>) -> Vec<String> {
         let mut warnings = self.problems.clone();
-        let process = self.process;
+        let process = self.process.pid;
         if let (None, Some((path, map))) = (&self.dump, &self.map) {
             let doubtful = addresses.iter().filter(|address| map.history(**address).len() > 1).count();
             if doubtful > 0 {

@@ -4,12 +4,13 @@ use std::collections::HashMap;
 
 use super::{JitNames, dump, perf_map};
 use crate::event::Mapping;
+use crate::guest::ProcessKey;
 use crate::recording::FileSource;
 
 /// A process that generates code.
 #[derive(Debug, Clone, Default)]
 struct Source {
-    process: u32,
+    process: ProcessKey,
     /// The jitdump that it writes.
     dump: Option<Mapping>,
     samples: u64,
@@ -20,7 +21,7 @@ struct Source {
 /// The processes that generate code, by the image that stands for what they generate.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
-    images: HashMap<u32, u32>,
+    images: HashMap<ProcessKey, u32>,
     sources: HashMap<u32, Source>,
     /// Of all processes.
     samples: u64,
@@ -35,12 +36,12 @@ pub(crate) enum Found {
 
 impl Sources {
     /// The image that stands for what a process generates.
-    pub(crate) fn image_of(&self, process: u32) -> Found {
+    pub(crate) fn image_of(&self, process: ProcessKey) -> Found {
         self.images.get(&process).map_or(Found::New, |image| Found::Known(*image))
     }
 
     /// `image` stands for what a process generates.
-    pub(crate) fn add(&mut self, process: u32, image: u32) {
+    pub(crate) fn add(&mut self, process: ProcessKey, image: u32) {
         self.images.insert(process, image);
         self.sources.insert(image, Source { process, ..Default::default() });
     }
@@ -54,7 +55,7 @@ impl Sources {
     }
 
     /// A process runs another program.
-    pub(crate) fn exec(&mut self, process: u32) {
+    pub(crate) fn exec(&mut self, process: ProcessKey) {
         if let Some(source) = self.images.remove(&process).and_then(|image| self.sources.get_mut(&image)) {
             source.has_ended = true;
         }
@@ -85,7 +86,7 @@ impl Sources {
 /// Where the names are of the code that a process generated.
 #[derive(Debug, Clone)]
 pub(crate) struct NamedCode {
-    process: u32,
+    process: ProcessKey,
     dump: Option<Mapping>,
     has_ended: bool,
     is_rare: bool,
@@ -103,7 +104,7 @@ impl NamedCode {
             names.dump = names.keep(path, read);
         }
         if !self.has_ended {
-            let path = format!("/tmp/perf-{process}.map");
+            let path = format!("/tmp/perf-{}.map", process.pid);
             let read = match files.open_perf_map(process) {
                 Ok(None) => None,
                 Ok(Some(mut input)) => Some(Ok(perf_map::read(&mut input, files.budget().account()))),

@@ -69,7 +69,7 @@ impl Activity {
             State::Running => bucket.running += 1,
             State::Spinning => bucket.spinning += 1,
             State::Idle => bucket.idle += 1,
-            State::NeverStarted | State::Paused => bucket.off += 1,
+            _ => bucket.off += 1,
         }
     }
 

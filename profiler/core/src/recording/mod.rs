@@ -7,6 +7,7 @@ mod names;
 mod packets;
 mod pieces;
 mod plain;
+mod processes;
 mod proto;
 mod reader;
 mod recorded;
@@ -22,16 +23,13 @@ pub use writer::{Clocks, ImageId, SampleRecord, TrackRecord, Writer};
 
 use crate::arch::Width;
 use crate::guest::Mode;
-use crate::model::{StackEnd, State};
+use crate::model::StackEnd;
 
 /// Version of our part of the format. A reader refuses a file with a larger one.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The largest packet, in bytes. The writer splits what would be larger, the reader refuses it.
 pub const PACKET_BYTES_MAX: usize = 16 << 20;
-
-/// Numbers of states in a file.
-const STATES: [State; 5] = [State::Running, State::Spinning, State::Idle, State::NeverStarted, State::Paused];
 
 /// Numbers of modes and widths in a file.
 const MODES: [Mode; 4] = [Mode::User, Mode::Kernel, Mode::Hypervisor, Mode::Firmware];

@@ -5,11 +5,11 @@ use std::io::{self, Write};
 
 use prost::Message;
 
+use super::ImageId;
 use super::packets::{Next, PACKET_TAG, next_field, next_packet};
 use super::proto::TracePacket;
 use super::recorded::{NameSource, Recording};
 use super::writer::{SEQUENCE, module_packets};
-use super::{ImageId, STATES};
 use crate::model::State;
 use crate::symbols::Location;
 
@@ -53,7 +53,7 @@ fn plain_packet(packet: &[u8], settings: PlainSettings) -> Option<Vec<u8>> {
     let decoded = TracePacket::decode(packet).ok()?;
     if let (true, Some(_), Some(extra)) =
         (settings.only_running, &decoded.perf_sample, decoded.glass.as_ref().and_then(|glass| glass.sample.as_ref()))
-        && STATES.get(extra.state.unwrap_or(0) as usize) != Some(&State::Running)
+        && State::ALL.get(extra.state.unwrap_or(0) as usize) != Some(&State::Running)
     {
         return None;
     }

@@ -229,6 +229,77 @@ pub(crate) struct Glass {
     pub changed: Option<ChangedNames>,
     #[prost(message, optional, tag = "10")]
     pub frozen: Option<Frozen>,
+    #[prost(message, optional, tag = "11")]
+    pub process: Option<GuestProcess>,
+    #[prost(message, optional, tag = "12")]
+    pub thread: Option<GuestThread>,
+}
+
+/// A process of a guest, or the next program of one.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct GuestProcess {
+    #[prost(uint32, optional, tag = "1")]
+    pub id: Option<u32>,
+    #[prost(uint32, optional, tag = "2")]
+    pub guest: Option<u32>,
+    #[prost(uint32, optional, tag = "3")]
+    pub pid: Option<u32>,
+    #[prost(uint32, optional, tag = "4")]
+    pub namespace_pid: Option<u32>,
+    /// A number of a process in the recording.
+    #[prost(uint32, optional, tag = "5")]
+    pub parent: Option<u32>,
+    #[prost(uint64, optional, tag = "6")]
+    pub start_ns: Option<u64>,
+    #[prost(bytes = "vec", optional, tag = "7")]
+    pub cgroup: Option<Vec<u8>>,
+    #[prost(message, repeated, tag = "8")]
+    pub programs: Vec<ProgramSince>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ProgramSince {
+    /// As [`TracePacket::timestamp`].
+    #[prost(uint64, optional, tag = "1")]
+    pub timestamp: Option<u64>,
+    #[prost(bytes = "vec", optional, tag = "2")]
+    pub name: Option<Vec<u8>>,
+}
+
+/// A thread of a process of a guest.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct GuestThread {
+    #[prost(uint32, optional, tag = "1")]
+    pub id: Option<u32>,
+    #[prost(uint32, optional, tag = "2")]
+    pub process: Option<u32>,
+    #[prost(uint32, optional, tag = "3")]
+    pub tid: Option<u32>,
+    #[prost(bytes = "vec", optional, tag = "4")]
+    pub name: Option<Vec<u8>>,
+    #[prost(uint64, optional, tag = "5")]
+    pub start_ns: Option<u64>,
+}
+
+/// Losses by kind.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Losses {
+    #[prost(uint64, optional, tag = "1")]
+    pub ring_full: Option<u64>,
+    #[prost(uint64, optional, tag = "2")]
+    pub throttled: Option<u64>,
+    #[prost(uint64, optional, tag = "3")]
+    pub overdue: Option<u64>,
+    #[prost(uint64, optional, tag = "4")]
+    pub not_stopped: Option<u64>,
+    #[prost(uint64, optional, tag = "5")]
+    pub queue_full: Option<u64>,
+    #[prost(uint64, optional, tag = "6")]
+    pub maps: Option<u64>,
+    #[prost(uint64, optional, tag = "7")]
+    pub forks: Option<u64>,
+    #[prost(uint64, optional, tag = "8")]
+    pub unknown: Option<u64>,
 }
 
 /// A guest.
@@ -254,6 +325,9 @@ pub(crate) struct Space {
     pub id: Option<u32>,
     #[prost(uint32, optional, tag = "2")]
     pub guest: Option<u32>,
+    /// A number of a process in the recording.
+    #[prost(uint32, optional, tag = "3")]
+    pub process: Option<u32>,
 }
 
 /// A pause of a track without a sample.
@@ -279,6 +353,9 @@ pub(crate) struct Segment {
     pub frames: Option<u32>,
     #[prost(uint32, optional, tag = "5")]
     pub end: Option<u32>,
+    /// Absent: sampled in the same stop.
+    #[prost(uint64, optional, tag = "6")]
+    pub apart_ns: Option<u64>,
 }
 
 /// The sequence of functions at an address.
@@ -350,6 +427,9 @@ pub(crate) struct SampleExtra {
     /// Innermost first; none: one, of 64 bits, whose mode is `cpu_mode`.
     #[prost(message, repeated, tag = "5")]
     pub segments: Vec<Segment>,
+    /// A number of a thread in the recording.
+    #[prost(uint32, optional, tag = "6")]
+    pub thread: Option<u32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -373,6 +453,8 @@ pub(crate) struct Cost {
     /// The recording is complete: this is the last packet.
     #[prost(bool, optional, tag = "9")]
     pub complete: Option<bool>,
+    #[prost(message, optional, tag = "10")]
+    pub losses: Option<Losses>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -9,15 +9,16 @@ use super::changes::Changes;
 use super::error::{OtherKind, ReadError};
 use super::names::{self, Builder, Recorded, STACK_ENTRIES_MAX};
 use super::packets::{Next, next_packet};
+use super::processes::Processes;
 use super::proto::{self, TracePacket};
 use super::recorded::{Place, RecordedImage, Recording};
-use super::{ENDS, MODES, STATES, VERSION, WIDTHS, perfetto_path, pieces, version_1};
+use super::{ENDS, MODES, VERSION, WIDTHS, perfetto_path, pieces, version_1};
 use crate::arch::{Architecture, Width};
 use crate::budget::Budget;
 use crate::elf::{ReadAt, read_whole};
 use crate::event::Mapping;
-use crate::guest::{Guest, GuestId, GuestKind, Mode};
-use crate::model::{Cost, Distribution, Frozen, Origin, Profile, Sample, StackEnd, Track};
+use crate::guest::{Guest, GuestId, GuestKind, Mode, ProcessKey};
+use crate::model::{Cost, Distribution, Frozen, Origin, Profile, Sample, StackEnd, State, Track};
 use crate::symbols::{INLINE_DEPTH_MAX, Location};
 
 /// The most tracks, and the most guests.
@@ -33,13 +34,13 @@ pub trait FileSource {
     fn load(&mut self, path: &str) -> Option<Box<dyn ReadAt>>;
 
     /// The file at a path as a process sees it, `None` if there is no such file. No link leads out of the process's root.
-    fn load_inside(&mut self, _process: u32, _path: &str) -> Option<Box<dyn ReadAt>> {
+    fn load_inside(&mut self, _process: ProcessKey, _path: &str) -> Option<Box<dyn ReadAt>> {
         None
     }
 
     /// The very file that a process has mapped, whatever has its path by now or outside of the
     /// process's own view of the file system. Fails with what to say of the path: "was replaced".
-    fn load_mapped(&mut self, _process: u32, mapping: &Mapping) -> Result<Box<dyn ReadAt>, String> {
+    fn load_mapped(&mut self, _process: ProcessKey, mapping: &Mapping) -> Result<Box<dyn ReadAt>, String> {
         self.load(&mapping.path).ok_or_else(|| "cannot be read".to_owned())
     }
 
@@ -49,7 +50,7 @@ pub trait FileSource {
     }
 
     /// The same file from its start, to be read piece by piece; once opened it stays at hand.
-    fn open_mapped(&mut self, process: u32, mapping: &Mapping) -> Result<Box<dyn Read>, String> {
+    fn open_mapped(&mut self, process: ProcessKey, mapping: &Mapping) -> Result<Box<dyn Read>, String> {
         let account = self.budget().account();
         let whole = read_whole(&*self.load_mapped(process, mapping)?, &account).ok_or("cannot be read")?;
         Ok(Box::new(Cursor::new(whole)))
@@ -62,7 +63,7 @@ pub trait FileSource {
 
     /// The perf map of a process (`/tmp/perf-PID.map` as the process sees it) from its start, `None` if there is none;
     /// once opened it stays at hand. Fails with what to say of the file: "belongs to another user".
-    fn open_perf_map(&mut self, _process: u32) -> Result<Option<Box<dyn Read>>, String> {
+    fn open_perf_map(&mut self, _process: ProcessKey) -> Result<Option<Box<dyn Read>>, String> {
         Ok(None)
     }
 }
@@ -109,6 +110,7 @@ struct Collected {
     /// Index of a guest by its number in the file.
     guests: HashMap<u32, u32>,
     version_1: version_1::Seen,
+    processes: Processes,
     symbols: Recorded,
     changes: Changes,
     /// Time, track, callstack, end, state.
@@ -232,6 +234,14 @@ impl Collected {
         if let Some(guest) = &glass.guest {
             self.guest(guest);
         }
+        let guest_of = |number: Option<u32>| self.guests.get(&number.unwrap_or(0)).copied();
+        let is_known = match (&glass.process, &glass.thread, &glass.space) {
+            (Some(process), ..) => self.processes.process(process, guest_of(process.guest), self.start_timestamp),
+            (_, Some(thread), _) => self.processes.thread(thread),
+            (.., Some(space)) => self.processes.space(space, guest_of(space.guest)),
+            _ => true,
+        };
+        self.dropped += u64::from(!is_known);
         if let Some(track) = &glass.track {
             self.track(track);
         }
@@ -253,6 +263,7 @@ impl Collected {
                     max_ns: pause.max_ns.unwrap_or(0),
                     sum_ns: pause.sum_ns.unwrap_or(0),
                 },
+                losses: super::processes::losses(cost.losses.as_ref()),
                 profiler_cpu_ns: cost.profiler_cpu_ns.unwrap_or(0),
             };
             self.recording.profile.origin.duration_ns = cost.duration_ns.unwrap_or(0);
@@ -391,7 +402,7 @@ impl Collected {
         // Without one, only the state is known.
         let callstack = sample.callstack_iid.unwrap_or(0);
         let end = ENDS.get(extra.end.unwrap_or(0) as usize);
-        let state = STATES.get(extra.state.unwrap_or(0) as usize);
+        let state = State::ALL.get(extra.state.unwrap_or(0) as usize);
         let code = code_of(sample, extra);
         let known = callstack == 0 || self.callstacks.contains_key(&callstack);
         let (Some(track), Some((end, _)), Some(state), Some((mode, width)), true) = (track, end, state, code, known)
@@ -403,7 +414,10 @@ impl Collected {
             self.frozen(number, ns);
         }
         let time_ns = timestamp.saturating_sub(self.start_timestamp);
-        self.samples.push((Sample { time_ns, track, stack: 0, state: *state, mode, width }, callstack, *end));
+        let thread = extra.thread.and_then(|number| self.processes.thread_index(number));
+        let segments = self.processes.segments(&extra.segments);
+        let sample = Sample { time_ns, track, stack: 0, state: *state, mode, width, thread, segments };
+        self.samples.push((sample, callstack, *end));
     }
 
     fn finish(mut self, files: &mut dyn FileSource) -> Recording {
@@ -443,6 +457,8 @@ impl Collected {
             ));
         }
         self.recording.profile.samples = finished;
+        let profile = &mut self.recording.profile;
+        (profile.processes, profile.threads, profile.segments) = std::mem::take(&mut self.processes).into_tables();
         if self.recording.version < WITH_GUESTS {
             self.recording.profile.guests = vec![std::mem::take(&mut self.version_1).guest()];
         }

@@ -6,11 +6,11 @@ use std::io::{self, Write};
 use prost::Message;
 
 use super::proto::{self, TracePacket};
-use super::{ENDS, MODES, PACKET_BYTES_MAX, STATES, VERSION, WIDTHS, number, perfetto_path, pieces};
+use super::{ENDS, MODES, PACKET_BYTES_MAX, VERSION, WIDTHS, number, perfetto_path, pieces};
 use crate::arch::Width;
-use crate::guest::{Guest, GuestId, GuestKind, Mode, SpaceId};
+use crate::guest::{Guest, GuestId, GuestKind, Mode, Process, ProcessId, SpaceId, Thread, ThreadId};
 use crate::images::Part;
-use crate::model::{Cost, Origin, StackEnd, State};
+use crate::model::{Cost, Losses, Origin, StackEnd, State};
 use crate::symbols::Location;
 use crate::trace::raw::Piece;
 
@@ -65,6 +65,8 @@ pub struct SampleRecord<'a> {
     pub end: StackEnd,
     /// State of the track.
     pub state: State,
+    /// The thread of the guest that ran, if it is known.
+    pub thread: Option<ThreadId>,
     /// Pause of the track.
     pub frozen_ns: u64,
     /// The segments of the stack, innermost first.
@@ -95,6 +97,8 @@ pub struct Writer<W> {
     tracks: BTreeMap<u32, PerfettoTrack>,
     /// Those that were written.
     spaces: BTreeSet<SpaceId>,
+    /// Of these, those of a process that was written: a sample always names them.
+    of_processes: BTreeSet<SpaceId>,
 }
 
 /// First thread id that represents a vCPU in Perfetto's view: above every real one.
@@ -131,10 +135,11 @@ fn cpu_mode(mode: Mode, is_machine: bool) -> u32 {
 pub(crate) fn is_plain(parts: &[Part]) -> bool {
     match parts {
         [] => true,
-        [part] => part.width == Width::Bits64 && part.mode != Mode::Firmware,
+        [part] => part.apart_ns == 0 && part.width == Width::Bits64 && part.mode != Mode::Firmware,
         // A process in a system call: its first frame is `[kernel]`.
         [kernel, user] => {
             let is_one = kernel.calls == 1 && kernel.space == user.space && kernel.end == StackEnd::Complete;
+            let is_one = is_one && kernel.apart_ns == 0 && user.apart_ns == 0;
             is_one && (kernel.mode, user.mode) == (Mode::Kernel, Mode::User) && user.width == Width::Bits64
         }
         _ => false,
@@ -142,17 +147,28 @@ pub(crate) fn is_plain(parts: &[Part]) -> bool {
 }
 
 fn segments(parts: &[Part]) -> Vec<proto::Segment> {
-    if is_plain(parts) {
-        return Vec::new();
-    }
     let segment = |part: &Part| proto::Segment {
         mode: Some(number(&MODES, &part.mode)),
         width: Some(number(&WIDTHS, &part.width)),
         space: Some(part.space.0),
         frames: Some(part.calls),
         end: Some(ENDS.iter().position(|(end, _)| *end == part.end).unwrap_or(0) as u32),
+        apart_ns: (part.apart_ns > 0).then_some(part.apart_ns),
     };
     parts.iter().map(segment).collect()
+}
+
+fn losses(losses: &Losses) -> proto::Losses {
+    proto::Losses {
+        ring_full: Some(losses.ring_full),
+        throttled: Some(losses.throttled),
+        overdue: Some(losses.overdue),
+        not_stopped: Some(losses.not_stopped),
+        queue_full: Some(losses.queue_full),
+        maps: Some(losses.maps),
+        forks: Some(losses.forks),
+        unknown: Some(losses.unknown),
+    }
 }
 
 fn some_bytes(text: &str) -> Option<Vec<u8>> {
@@ -198,6 +214,7 @@ impl<W: Write> Writer<W> {
             guests: BTreeMap::new(),
             tracks: BTreeMap::new(),
             spaces: BTreeSet::new(),
+            of_processes: BTreeSet::new(),
         };
         let reading =
             |clock_id, timestamp| proto::ClockReading { clock_id: Some(clock_id), timestamp: Some(timestamp) };
@@ -330,6 +347,7 @@ impl<W: Write> Writer<W> {
     /// Ends an address space: it gets no more samples.
     pub fn forget_space(&mut self, space: SpaceId) {
         self.spaces.remove(&space);
+        self.of_processes.remove(&space);
     }
 
     /// Appends a pause of a track without a sample.
@@ -343,8 +361,49 @@ impl<W: Write> Writer<W> {
         if !self.spaces.insert(space) {
             return Ok(());
         }
-        let space = proto::Space { id: Some(space.0), guest: Some(guest.0) };
+        let space = proto::Space { id: Some(space.0), guest: Some(guest.0), process: None };
         self.glass(proto::Glass { space: Some(space), ..Default::default() })
+    }
+
+    /// Announces the address space of a process, which samples name from then on.
+    pub fn space_of(&mut self, space: SpaceId, guest: GuestId, process: ProcessId) -> io::Result<()> {
+        self.spaces.insert(space);
+        self.of_processes.insert(space);
+        let space = proto::Space { id: Some(space.0), guest: Some(guest.0), process: Some(process.0) };
+        self.glass(proto::Glass { space: Some(space), ..Default::default() })
+    }
+
+    /// Announces a process, or more of its programs: those of an earlier call are not repeated. Times of programs
+    /// are since the start of the recording.
+    pub fn process(&mut self, process: &Process) -> io::Result<()> {
+        let start = self.clocks.boottime_ns;
+        let program = |since: &crate::guest::ProgramSince| proto::ProgramSince {
+            timestamp: Some(start.saturating_add(since.time_ns)),
+            name: some_bytes(&since.name),
+        };
+        let message = proto::GuestProcess {
+            id: Some(process.id.0),
+            guest: Some(process.guest.0),
+            pid: Some(process.pid),
+            namespace_pid: process.namespace_pid,
+            parent: process.parent.map(|parent| parent.0),
+            start_ns: process.start_ns,
+            cgroup: (!process.cgroup.is_empty()).then(|| process.cgroup.as_bytes().to_vec()),
+            programs: process.programs.iter().map(program).collect(),
+        };
+        self.glass(proto::Glass { process: Some(message), ..Default::default() })
+    }
+
+    /// Announces a thread of a process, or its new name.
+    pub fn thread(&mut self, thread: &Thread) -> io::Result<()> {
+        let message = proto::GuestThread {
+            id: Some(thread.id.0),
+            process: Some(thread.process.0),
+            tid: Some(thread.tid),
+            name: some_bytes(&thread.name),
+            start_ns: thread.start_ns,
+        };
+        self.glass(proto::Glass { thread: Some(message), ..Default::default() })
     }
 
     /// Announces an image; the result names it in [`frame`](Writer::frame).
@@ -398,12 +457,15 @@ impl<W: Write> Writer<W> {
             cpu_mode: Some(cpu_mode(mode, track.is_machine)),
             unwind_error: (sample.end != StackEnd::Complete).then_some(ENDS[end].1),
         };
+        let is_written =
+            !is_plain(sample.parts) || sample.parts.iter().any(|part| self.of_processes.contains(&part.space));
         let extra = proto::SampleExtra {
             track: Some(sample.track),
-            state: Some(number(&STATES, &sample.state)),
+            state: Some(sample.state.number() as u32),
             end: Some(end as u32),
             frozen_ns: (sample.frozen_ns > 0).then_some(sample.frozen_ns),
-            segments: segments(sample.parts),
+            segments: if is_written { segments(sample.parts) } else { Vec::new() },
+            thread: sample.thread.map(|thread| thread.0),
         };
         self.packet(TracePacket {
             timestamp: Some(self.timestamp(sample.time_ns)),
@@ -486,6 +548,7 @@ impl<W: Write> Writer<W> {
             duration_ns: Some(duration_ns),
             pause: Some(pause),
             complete: Some(complete),
+            losses: (cost.losses != Losses::default()).then(|| losses(&cost.losses)),
         };
         self.glass(proto::Glass { cost: Some(cost), ..Default::default() })?;
         self.output.flush()

@@ -34,13 +34,7 @@ pub(super) fn build(profile: &Profile, detail: Detail) -> (Tree, Leaves) {
         if track == tracks.len() {
             tracks.push(TrackShare { name: "(unknown track)".to_string(), ..TrackShare::default() });
         }
-        match sample.state {
-            State::Running => tracks[track].running += 1,
-            State::Spinning => tracks[track].spinning += 1,
-            State::Idle => tracks[track].idle += 1,
-            State::NeverStarted => tracks[track].never_started += 1,
-            State::Paused => tracks[track].paused += 1,
-        }
+        tracks[track].states.add(sample.state, 1);
         *groups.entry(Group { stack: sample.stack as usize, state: sample.state, track }).or_default() += 1;
     }
 
@@ -118,7 +112,7 @@ impl Names {
             Broken::NoFrames,
             Broken::Missing,
         ];
-        let states = [Kind::Spinning, Kind::Idle, Kind::NeverStarted, Kind::Paused];
+        let states = State::ALL.into_iter().filter(|state| *state != State::Running).map(Kind::In);
         for kind in broken.map(Kind::Broken).into_iter().chain(states) {
             names.functions.push(Function { name: kind.label(), image: String::new(), kind });
             names.entries.insert(kind, names.functions.len() - 1);
@@ -153,12 +147,8 @@ struct Call {
 impl Paths {
     fn add(&mut self, profile: &Profile, names: &Names, group: Group, samples: u64) -> Call {
         let start = self.steps.len();
-        match group.state {
-            State::Running => {}
-            State::Spinning => self.steps.push(names.entry(Kind::Spinning)),
-            State::Idle => self.steps.push(names.entry(Kind::Idle)),
-            State::NeverStarted => self.steps.push(names.entry(Kind::NeverStarted)),
-            State::Paused => self.steps.push(names.entry(Kind::Paused)),
+        if group.state != State::Running {
+            self.steps.push(names.entry(Kind::In(group.state)));
         }
         let stack = profile.stacks.get(group.stack);
         let sound = stack.filter(|stack| stack.frames.iter().all(|frame| (*frame as usize) < names.frames.len()));

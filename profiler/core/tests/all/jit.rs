@@ -5,7 +5,7 @@ use std::io::{Cursor, Read};
 use crate::common::{process, segment};
 use glass_profile::elf::ReadAt;
 use glass_profile::event::{Event, Mapping, Placement, RawSample};
-use glass_profile::guest::{GuestId, Mode, SpaceId};
+use glass_profile::guest::{GuestId, Mode, ProcessKey, SpaceId};
 use glass_profile::model::{Cost, Origin, Profile};
 use glass_profile::recorder::Recorder;
 use glass_profile::recording::{Clocks, FileSource, NoFiles, open};
@@ -26,13 +26,13 @@ impl FileSource for Files {
         None
     }
 
-    fn open_mapped(&mut self, _process: u32, mapping: &Mapping) -> Result<Box<dyn Read>, String> {
+    fn open_mapped(&mut self, _process: ProcessKey, mapping: &Mapping) -> Result<Box<dyn Read>, String> {
         assert!(mapping.path.ends_with("jit-7.dump"));
         Ok(Box::new(Cursor::new(self.dump.clone())))
     }
 
-    fn open_perf_map(&mut self, process: u32) -> Result<Option<Box<dyn Read>>, String> {
-        assert_eq!(process, PROCESS);
+    fn open_perf_map(&mut self, process: ProcessKey) -> Result<Option<Box<dyn Read>>, String> {
+        assert_eq!(process, ProcessKey::here(PROCESS));
         Ok(self.map.map(|map| Box::new(map.as_bytes()) as Box<dyn Read>))
     }
 }
@@ -102,7 +102,7 @@ fn what_a_program_wrote_is_not_used_for_the_one_after_it() {
         map(CODE, 0x1000, "//anon"),
         sample(2_000, CODE),
         Event::SpaceEnd(SpaceId(0)),
-        Event::Space { space: SpaceId(0), guest: GuestId(0), copy_of: None },
+        Event::Space { space: SpaceId(0), guest: GuestId(0), process: None, copy_of: None },
         sample(2_500, CODE),
         map(CODE, 0x1000, "//anon"),
         sample(3_000, CODE),

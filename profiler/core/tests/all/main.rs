@@ -6,6 +6,7 @@ mod common;
 mod damaged;
 mod jit;
 mod orc;
+mod processes;
 mod recording;
 mod segments;
 mod skid;

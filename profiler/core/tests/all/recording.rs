@@ -6,7 +6,7 @@ use glass_profile::elf::ReadAt;
 use glass_profile::event::{Event, Mapping, Placement, RawSample};
 use glass_profile::guest::{Guest, GuestId, GuestKind, Mode, SpaceId};
 use glass_profile::images::Part;
-use glass_profile::model::{Cost, Distribution, Frozen, Origin, Profile, StackEnd, State, Track};
+use glass_profile::model::{Cost, Distribution, Frozen, Losses, Origin, Profile, StackEnd, State, Track};
 use glass_profile::recorder::Recorder;
 use glass_profile::recording::{
     Clocks, FileSource, ImageId, NoFiles, ReadError, SampleRecord, TrackRecord, Writer, read,
@@ -71,6 +71,7 @@ fn example() -> (Vec<u8>, Cost) {
         samples_wanted: 4,
         samples_taken: 3,
         samples_lost: 1,
+        losses: Losses { ring_full: 1, maps: 2, ..Losses::default() },
         samples_late: 2,
         stacks_broken: 1,
         pause: Distribution { count: 2, median_ns: 60_000, p99_ns: 80_000, max_ns: 80_000, sum_ns: 140_000 },
@@ -140,9 +141,9 @@ fn other_files_are_refused_in_one_sentence() {
     assert_eq!(sentence(b"{\"traceEvents\": []}"), ReadError::NotATrace);
     assert_eq!(sentence(&[0x0a, 0x02, 0x40, 0x05]), ReadError::NotOurs);
     assert_eq!(sentence(&[0x0a, 0xff, 0xff, 0xff, 0xff, 0x7f]), ReadError::NotATrace);
-    // Version 2 is the one byte after the tag of the field, in the header, which is in field 60001.
+    // Version 3 is the one byte after the tag of the field, in the header, which is in field 60001.
     let (mut bytes, _) = example();
-    let at = bytes.windows(4).position(|window| window == [0x08, 0x02, 0x12, 0x0f]).unwrap();
+    let at = bytes.windows(4).position(|window| window == [0x08, 0x03, 0x12, 0x0f]).unwrap();
     bytes[at + 1] = 9;
     assert_eq!(sentence(&bytes), ReadError::TooNew(9));
     assert!(ReadError::TooNew(9).to_string().contains("newer"));

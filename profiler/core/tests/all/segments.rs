@@ -185,7 +185,7 @@ fn ended_processes_and_threads_are_forgotten() {
     for number in 1..2_000 {
         let (guest, space) = (GuestId(0), SpaceId(number));
         let events = [
-            Event::Space { space, guest, copy_of: Some(SpaceId(0)) },
+            Event::Space { space, guest, process: None, copy_of: Some(SpaceId(0)) },
             Event::Track { track: number, guest, id: 7, name: "cc1".to_owned() },
             Event::Sample(RawSample { track: number, segments: vec![segment(Mode::User, 1)], ..RawSample::default() }),
             Event::TrackEnd(number),

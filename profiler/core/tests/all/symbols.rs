@@ -258,7 +258,7 @@ fn located(files: &mut Files, address: u64) -> Vec<Location> {
     };
     let mut images = Images::default();
     let space = SpaceId(7);
-    images.learn(&Event::Space { space, guest: GuestId(1), copy_of: None }, files);
+    images.learn(&Event::Space { space, guest: GuestId(1), process: None, copy_of: None }, files);
     images.learn(&Event::Map { space, mapping }, files);
     let registers = Registers { rip: address, ..Default::default() }.into();
     let segments = vec![Segment { space, registers, ..Default::default() }];

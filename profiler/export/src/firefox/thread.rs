@@ -49,7 +49,7 @@ impl Tables {
         let category = match sample.state {
             State::Running => RUNNING,
             State::Spinning => SPINNING,
-            State::Idle | State::NeverStarted | State::Paused => IDLE,
+            _ => IDLE,
         };
         let mut stack = None;
         let mut depth = 0;

@@ -1,5 +1,6 @@
 //! Colours of boxes: one hue for each crate or library, a shade of it for each function, greys for boxes without code.
 
+use glass_profile::model::State;
 use glass_profile::names;
 use glass_profile::tree::{Function, Kind};
 
@@ -13,8 +14,8 @@ pub(super) fn of(function: &Function) -> String {
     match function.kind {
         Kind::Root | Kind::Merged => "#d6d3d1".to_owned(),
         Kind::Broken(_) => "#e7bcbc".to_owned(),
-        Kind::Spinning => "#cfc8b8".to_owned(),
-        Kind::Idle | Kind::NeverStarted | Kind::Paused => "#c9d3d8".to_owned(),
+        Kind::In(State::Spinning) => "#cfc8b8".to_owned(),
+        Kind::In(_) => "#c9d3d8".to_owned(),
         Kind::Function => {
             let hue = HUES[hash(&names::group(&function.name, &function.image)) as usize % HUES.len()];
             let shade = SHADES[hash(&function.name) as usize % SHADES.len()];

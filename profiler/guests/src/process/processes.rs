@@ -57,7 +57,7 @@ impl Processes {
         self.guests += 1;
         self.known.insert(pid, Known { guest, space, threads: HashSet::new() });
         sink(Event::Guest(guest_of(guest, pid, name())));
-        sink(Event::Space { space, guest, copy_of });
+        sink(Event::Space { space, guest, process: None, copy_of });
         space
     }
 
@@ -78,7 +78,7 @@ impl Processes {
         let Some(guest) = self.known.get(&pid).map(|known| known.guest) else { return };
         let space = self.new_space();
         self.kernel = Some(space);
-        sink(Event::Space { space, guest, copy_of: None });
+        sink(Event::Space { space, guest, process: None, copy_of: None });
         sink(Event::Place { space, range: kernel.range, bias: 0, program: kernel.program });
     }
 
@@ -91,7 +91,7 @@ impl Processes {
         let guest = known.guest;
         sink(Event::SpaceEnd(old));
         sink(Event::Guest(guest_of(guest, pid, name.to_owned())));
-        sink(Event::Space { space: new, guest, copy_of: None });
+        sink(Event::Space { space: new, guest, process: None, copy_of: None });
     }
 
     /// A thread has started, or a process as a copy of another.

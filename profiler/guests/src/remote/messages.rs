@@ -7,7 +7,7 @@ use glass_profile::arch::Width;
 use glass_profile::arch::x86_64::Registers;
 use glass_profile::arch::x86_64::paging::Paging;
 use glass_profile::event::{Event, RawSample, Segment, Skid};
-use glass_profile::guest::{Mode, SpaceId};
+use glass_profile::guest::{Mode, SpaceId, ThreadId};
 use glass_profile::model::State;
 
 use super::bytes::{Reader, Writer};
@@ -94,7 +94,6 @@ fn number_of<T: PartialEq>(all: &[T], value: &T) -> u8 {
 
 const WIDTHS: [Width; 3] = [Width::Bits16, Width::Bits32, Width::Bits64];
 const MODES: [Mode; 4] = [Mode::User, Mode::Kernel, Mode::Hypervisor, Mode::Firmware];
-const STATES: [State; 5] = [State::Running, State::Spinning, State::Idle, State::NeverStarted, State::Paused];
 const SKIDS: [Skid; 3] = [Skid::None, Skid::NextBlock { has_returned: false }, Skid::NextBlock { has_returned: true }];
 
 fn read_one<T: Copy>(reader: &mut Reader, all: &[T]) -> Option<T> {
@@ -182,7 +181,8 @@ pub(super) fn event_bytes(event: &Event) -> Option<Vec<u8>> {
         }
         Event::Sample(sample) => {
             let writer = Writer::of_kind(12).word(sample.time_ns).number(sample.track).word(sample.frozen_ns);
-            let writer = writer.byte(number_of(&STATES, &sample.state)).byte(number_of(&SKIDS, &sample.skid));
+            let writer = writer.perhaps(sample.thread.map(|thread| u64::from(thread.0)));
+            let writer = writer.byte(sample.state.number() as u8).byte(number_of(&SKIDS, &sample.skid));
             writer.list(&sample.segments, write_segment)
         }
         _ => return None,
@@ -192,9 +192,10 @@ pub(super) fn event_bytes(event: &Event) -> Option<Vec<u8>> {
 
 fn read_sample(reader: &mut Reader) -> Option<RawSample> {
     let (time_ns, track, frozen_ns) = (reader.word()?, reader.number()?, reader.word()?);
-    let (state, skid) = (read_one(reader, &STATES)?, read_one(reader, &SKIDS)?);
+    let thread = reader.perhaps()?.map(u32::try_from).transpose().ok()?.map(ThreadId);
+    let (state, skid) = (read_one(reader, &State::ALL)?, read_one(reader, &SKIDS)?);
     let segments = reader.list(read_segment)?;
-    Some(RawSample { time_ns, track, state, skid, segments, frozen_ns })
+    Some(RawSample { time_ns, track, state, thread, skid, segments, frozen_ns })
 }
 
 impl Report {
@@ -300,7 +301,8 @@ mod tests {
             time_ns: 1,
             track: 2,
             frozen_ns: 3,
-            state: State::Paused,
+            state: State::Unknown,
+            thread: Some(ThreadId(u32::MAX)),
             skid: SKIDS[2],
             segments: vec![segment; 2],
         };

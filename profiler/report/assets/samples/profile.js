@@ -1,9 +1,9 @@
 // The profile in the page: what Rust wrote (profiler/report/src/samples/page.rs describes the columns), as
 // arrays. Nodes are those of the tree by line; shape.js makes the tree of functions from it.
 
-export const STATES = ["running", "spinning", "idle", "never started", "paused"];
+export const STATES = ["running", "spinning", "idle", "never started", "paused", "stolen", "in the VMM", "state unknown"];
 /** The kinds of the functions that are parents of samples in a state. */
-const STATE_KINDS = "rsinp";
+const STATE_KINDS = "rsinptvu";
 /** States from here on are rare: they are shown where a recording has them. */
 export const RARE_FROM = 3;
 export const INLINED = ["", "inlined in some samples", "inlined into its caller"];

@@ -2,7 +2,7 @@
 // functions left out whose callees then hang below their callers. It does not depend on which
 // samples count, so a selection of time or tracks costs only new sums.
 
-const KIND_ORDER = "rfbsinpm";
+const KIND_ORDER = "rfbsinptvum";
 
 /**
  * `place` has the node of this tree for each node of the profile. `hidden` flags functions or is

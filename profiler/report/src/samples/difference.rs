@@ -82,7 +82,7 @@ impl Difference {
     /// Counts the running samples of both.
     pub fn build(a: &Profile, b: &Profile) -> Difference {
         let tree = Tree::build(&join(a, b));
-        let running = [0, 1].map(|track| tree.tracks[track].running);
+        let running = [0, 1].map(|track| tree.tracks[track].states.of(State::Running));
         let mut functions: Vec<FunctionChange> = (0..tree.functions.len())
             .map(|function| FunctionChange { function, self_samples: [0, 0], total_samples: [0, 0] })
             .collect();
@@ -146,6 +146,9 @@ pub(crate) fn join(a: &Profile, b: &Profile) -> Profile {
             time_ns: 0,
             track: track as u32,
             stack: moved(sample.stack, profile.stacks.len(), first_stack),
+            // Their tables are not joined.
+            thread: None,
+            segments: None,
             ..*sample
         }));
     }

@@ -186,14 +186,25 @@ fn functions(tree: &Tree, strings: &mut Strings) -> Functions {
             Kind::Function => 'f',
             Kind::Root => 'r',
             Kind::Broken(_) => 'b',
-            Kind::Spinning => 's',
-            Kind::Idle => 'i',
-            Kind::NeverStarted => 'n',
-            Kind::Paused => 'p',
+            Kind::In(state) => letter(state),
             Kind::Merged => 'm',
         });
     }
     columns
+}
+
+/// The kind of the functions that are parents of samples in a state (`STATE_KINDS` in profile.js).
+fn letter(state: State) -> char {
+    match state {
+        State::Running => 'r',
+        State::Spinning => 's',
+        State::Idle => 'i',
+        State::NeverStarted => 'n',
+        State::Paused => 'p',
+        State::Stolen => 't',
+        State::InVmm => 'v',
+        State::Unknown => 'u',
+    }
 }
 
 /// Entries as numbers of seven bits a byte, the lowest first, the highest bit of a byte set where

@@ -7,7 +7,7 @@ pub use difference::text as difference;
 
 use std::fmt::Write as _;
 
-use glass_profile::model::{Origin, Profile, State};
+use glass_profile::model::{Origin, Profile, State, StateCounts};
 use unicode_width::UnicodeWidthStr;
 
 use crate::samples::cost::cards;
@@ -103,7 +103,7 @@ fn tracks(out: &mut String, tree: &Tree) {
     let shown = if tree.tracks.len() > TRACKS_MAX { TRACKS_MAX - 1 } else { tree.tracks.len() };
     let (first, rest) = tree.tracks.split_at(shown);
     for track in first {
-        track_line(out, &track.name, track);
+        track_line(out, &track.name, &track.states);
     }
     if !rest.is_empty() {
         track_line(out, &format!("{} more", count(rest.len() as u64)), &sum(rest));
@@ -113,33 +113,28 @@ fn tracks(out: &mut String, tree: &Tree) {
     }
 }
 
-fn sum(tracks: &[TrackShare]) -> TrackShare {
-    tracks.iter().fold(TrackShare::default(), |sum, track| TrackShare {
-        running: sum.running + track.running,
-        spinning: sum.spinning + track.spinning,
-        idle: sum.idle + track.idle,
-        never_started: sum.never_started + track.never_started,
-        paused: sum.paused + track.paused,
-        ..sum
+fn sum(tracks: &[TrackShare]) -> StateCounts {
+    tracks.iter().fold(StateCounts::default(), |mut sum, track| {
+        sum += track.states;
+        sum
     })
 }
 
-fn track_line(out: &mut String, name: &str, track: &TrackShare) {
-    let all = track.samples();
+fn track_line(out: &mut String, name: &str, states: &StateCounts) {
+    let all = states.all();
     let name = pad(&cut_end(name, 34), 34);
-    if all > 0 && track.never_started == all {
-        return line(out, &format!("  {name} {:>12} {:>32}", count(all), "never started"));
+    if all > 0 && states.of(State::NeverStarted) == all {
+        return line(out, &format!("  {name} {:>12} {:>32}", count(all), State::NeverStarted.word()));
     }
     let mut row = format!(
         "  {name} {:>12} {:>10} {:>10} {:>10}",
         count(all),
-        percent(track.running, all),
-        percent(track.spinning, all),
-        percent(track.idle, all)
+        percent(states.of(State::Running), all),
+        percent(states.of(State::Spinning), all),
+        percent(states.of(State::Idle), all)
     );
-    let rare = [(track.never_started, "never started"), (track.paused, "paused")];
-    let rare = rare.iter().filter(|(samples, _)| *samples > 0);
-    let rare = rare.map(|(samples, word)| format!("{} {word}", percent(*samples, all))).collect::<Vec<_>>().join(", ");
+    let rare = states.rare().map(|(state, samples)| format!("{} {}", percent(samples, all), state.word()));
+    let rare = rare.collect::<Vec<_>>().join(", ");
     if row.chars().count() + rare.chars().count() + 2 > COLUMNS {
         line(out, &row);
         return line(out, &format!("    {rare}"));

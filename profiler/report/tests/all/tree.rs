@@ -157,7 +157,7 @@ fn broken_idle_and_spinning_have_roots_of_their_own() {
         ]
     );
     assert_eq!(tree.function(2).kind, Kind::Function);
-    assert_eq!(tree.function(13).kind, Kind::Idle);
+    assert_eq!(tree.function(13).kind, Kind::In(State::Idle));
     assert_eq!(tree.function(9).kind, Kind::Broken(Broken::Missing));
     let sums = |states: &[State]| -> Vec<(String, u64, u64)> {
         totals(&tree, states).into_iter().map(|(name, own, total, _)| (name, own, total)).collect()
@@ -199,7 +199,13 @@ fn tracks_are_told_apart_and_unknown_ones_kept() {
     profile.samples[1].track = 77;
     profile.samples[2].state = State::Idle;
     let tree = Tree::build(&profile);
-    let shares: Vec<_> = tree.tracks.iter().map(|t| (t.name.as_str(), t.id, t.running, t.spinning, t.idle)).collect();
+    let shares: Vec<_> = tree
+        .tracks
+        .iter()
+        .map(|t| {
+            (t.name.as_str(), t.id, t.states.of(State::Running), t.states.of(State::Spinning), t.states.of(State::Idle))
+        })
+        .collect();
     assert_eq!(shares, [("vcpu 0", Some(0), 1, 0, 1), ("(unknown track)", None, 1, 0, 0)]);
     let own: Vec<_> = tree.own.iter().map(|own| (own.track, own.node, own.samples)).collect();
     assert_eq!(own, [(0, 1, 1), (0, 3, 1), (1, 1, 1)]);
@@ -282,7 +288,7 @@ fn check_sums(tree: &Tree, samples: u64) -> Result<(), TestCaseError> {
     prop_assert_eq!(own, samples);
     prop_assert_eq!(tree.nodes[0].total_samples, samples);
     prop_assert_eq!(tree.own.iter().map(|own| own.samples).sum::<u64>(), samples);
-    prop_assert_eq!(tree.tracks.iter().map(|track| track.samples()).sum::<u64>(), samples);
+    prop_assert_eq!(tree.tracks.iter().map(|track| track.states.all()).sum::<u64>(), samples);
     for (index, node) in tree.nodes.iter().enumerate() {
         let children = || tree.nodes.iter().enumerate().skip(1).filter(|(_, child)| child.parent == index);
         let below: u64 = children().map(|(_, child)| child.total_samples).sum();

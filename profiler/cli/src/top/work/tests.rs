@@ -40,7 +40,7 @@ fn events() -> Vec<Event> {
     let kind = GuestKind::Process { pid: 1 << 22 | 1 };
     vec![
         Event::Guest(Guest { id: guest, kind, name: "a".to_owned(), architecture: Architecture::X86_64 }),
-        Event::Space { space, guest, copy_of: None },
+        Event::Space { space, guest, process: None, copy_of: None },
         Event::Track { track: 0, guest, id: 1, name: "a".to_owned() },
         Event::Map { space, mapping },
         Event::Sample(RawSample { time_ns: read_clocks().monotonic_ns, segments: vec![segment], ..Default::default() }),

@@ -41,7 +41,7 @@ pub fn process() -> [Event; 3] {
     let kind = GuestKind::Process { pid: 7 };
     [
         Event::Guest(Guest { id: guest, kind, name: "program".to_owned(), architecture: Architecture::X86_64 }),
-        Event::Space { space: SpaceId(0), guest, copy_of: None },
+        Event::Space { space: SpaceId(0), guest, process: None, copy_of: None },
         Event::Track { track: 0, guest, id: 7, name: "thread".to_owned() },
     ]
 }
@@ -52,7 +52,7 @@ pub fn vm() -> [Event; 2] {
     let kind = GuestKind::Vm { vmm: 7 };
     [
         Event::Guest(Guest { id: guest, kind, name: "queue".to_owned(), architecture: Architecture::X86_64 }),
-        Event::Space { space: SpaceId(0), guest, copy_of: None },
+        Event::Space { space: SpaceId(0), guest, process: None, copy_of: None },
     ]
 }
 

@@ -303,7 +303,7 @@ impl Judge {
     pub fn judge(&mut self, sample: &RawSample) {
         if let Some(mapping) = self.unmapped.take() {
             let (space, guest) = (SpaceId(0), GuestId(0));
-            for event in [Event::Space { space, guest, copy_of: None }, Event::Map { space, mapping }] {
+            for event in [Event::Space { space, guest, process: None, copy_of: None }, Event::Map { space, mapping }] {
                 self.images.learn(&event, &mut HostFiles::default());
             }
         }

@@ -1,6 +1,6 @@
 //! The difference of two recordings for a terminal.
 
-use glass_profile::model::Profile;
+use glass_profile::model::{Profile, State};
 
 use super::{COLUMNS, fit_name, line, recorded, wrap};
 use crate::samples::difference::{Change, Difference, Verdict, length, remarks};
@@ -33,11 +33,11 @@ fn side(out: &mut String, name: &str, profile: &Profile, share: &TrackShare) {
     let origin = &profile.origin;
     let guest = if origin.guest.is_empty() { "unnamed guest".to_string() } else { printable(&origin.guest) };
     wrap(out, &format!("  {name}  "), &format!("{guest}, recorded {}, {}", recorded(origin), length(profile)));
-    let all = share.samples();
-    let always = [(share.running, "running"), (share.spinning, "spinning"), (share.idle, "idle")];
-    let rarely = [(share.never_started, "never started"), (share.paused, "paused")];
-    let states = always.into_iter().chain(rarely.into_iter().filter(|(samples, _)| *samples > 0));
-    let states: Vec<String> = states.map(|(samples, word)| format!("{} {word}", percent(samples, all))).collect();
+    let all = share.states.all();
+    let common = State::COMMON.map(|state| (state, share.states.of(state)));
+    let states = common.into_iter().chain(share.states.rare());
+    let states: Vec<String> =
+        states.map(|(state, samples)| format!("{} {}", percent(samples, all), state.word())).collect();
     wrap(out, "     ", &format!("{} samples: {}", count(all), states.join(", ")));
 }
 

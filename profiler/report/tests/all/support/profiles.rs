@@ -204,6 +204,7 @@ pub fn service(samples: usize, seed: u64) -> Profile {
                 sum_ns: 148_000_000,
             },
             profiler_cpu_ns: 312_000_000,
+            ..Default::default()
         },
         tracks: (0..4).map(|id| Track { name: format!("vcpu {id}"), id, ..Track::default() }).collect(),
         warnings: vec![
