@@ -179,7 +179,16 @@ impl Browser {
              const hit = document.elementFromPoint(r.left + r.width / 2, r.top + r.height / 2); \
              return hit && (e.contains(hit) || hit.closest('label')?.contains(e)); }})()"
         ));
-        let [left, top, width, height] = self.place(selector);
+        // It may still move while what was opened around it is laid out.
+        let mut place = self.place(selector);
+        loop {
+            self.eval_async("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))");
+            let before = std::mem::replace(&mut place, self.place(selector));
+            if place == before {
+                break;
+            }
+        }
+        let [left, top, width, height] = place;
         self.click_at(left + width / 2.0, top + height / 2.0);
     }
 
