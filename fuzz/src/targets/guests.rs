@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use glass_formats::trace::{CONTROL_BYTES, CONTROL_MAGIC, NAMES_OFFSET, RINGS_OFFSET, TRACE_VERSION};
-use glass_guests::file::DumpedVm;
+use glass_guests::backends::file::DumpedVm;
+use glass_guests::backends::gdbstub::QemuVm;
+use glass_guests::backends::monitor::Monitor;
 use glass_guests::find::Vm;
-use glass_guests::gdbstub::QemuVm;
+use glass_guests::find::monitor::{Language, MonitorAddress};
 use glass_guests::memory::{Paging, Physical, Translator};
-use glass_guests::monitor::{Language, Monitor, MonitorAddress};
-use glass_guests::trace::open_dump;
+use glass_guests::systems::glasshouse::open_dump;
 use glass_guests::{Guest, SocketAddress, Source, VmSettings};
 use glass_profile::event::Event;
 use glass_profile::trace::example;

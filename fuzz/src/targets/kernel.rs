@@ -2,7 +2,8 @@
 //! of them.
 
 use fastrand::Rng;
-use glass_guests::{find, parse_address, process};
+use glass_guests::backends::process;
+use glass_guests::{find, parse_address};
 use glass_profile::elf::ReadAt;
 use glass_profile::live::activity::Kind;
 use glass_profile::live::{Live, Settings, Unwinder};

@@ -7,9 +7,10 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use glass_guests::choose::{self, Plan, Wanted, Way};
+use glass_guests::backends::Backend;
+use glass_guests::backends::choose::{self, BackendChoice, Plan};
+use glass_guests::find::registry::{Links, Share, Vsock};
 use glass_guests::find::{self, Vm};
-use glass_guests::registry::{Links, Share, Vsock};
 use glass_profile::names::safe_chars;
 use serde_json::json;
 
@@ -40,17 +41,17 @@ struct Row {
     vcpus: Option<u32>,
     ram_bytes: Option<u64>,
     symbols: Option<PathBuf>,
-    way: Option<Way>,
+    backend: Option<Backend>,
     links: Links,
     /// Why there is no better backend, and what would help.
     remarks: Vec<String>,
 }
 
 fn row(vm: Vm, version: Option<String>) -> Row {
-    let Plan { ways, obstacles, drawback } = choose::plan(&vm, Wanted::Any);
+    let Plan { backends, obstacles, drawback } = choose::plan(&vm, BackendChoice::Any);
     Row {
         remarks: obstacles.iter().map(|(_, error)| error.to_string()).chain(drawback).collect(),
-        way: ways.first().copied(),
+        backend: backends.first().copied(),
         pid: vm.pid,
         name: vm.name,
         vmm: vm.vmm,
@@ -122,7 +123,7 @@ fn json(rows: &[Row], hidden: usize, domains: &domains::Domains) -> Result<Strin
                 "symbols": row.symbols,
                 "vsock": row.links.vsock,
                 "share": row.links.share,
-                "backend": row.way.map(|way| way.to_string()),
+                "backend": row.backend.map(|backend| backend.to_string()),
                 "remarks": row.remarks,
             })
         })
@@ -217,7 +218,7 @@ fn cells(row: &Row) -> [String; 7] {
         if row.accel.is_empty() { "-".to_owned() } else { fit(&row.accel, 6) },
         row.vcpus.map_or("-".to_owned(), |count| count.to_string()),
         ram(row.ram_bytes),
-        row.way.map_or("none".to_owned(), |way| way.to_string()),
+        row.backend.map_or("none".to_owned(), |backend| backend.to_string()),
     ]
 }
 
@@ -225,20 +226,32 @@ fn cells(row: &Row) -> [String; 7] {
 mod tests {
     use super::*;
 
-    fn row(pid: u32, name: &str, way: Option<Way>, remark: &str) -> Row {
+    fn row(pid: u32, name: &str, backend: Option<Backend>, remark: &str) -> Row {
         let remarks = if remark.is_empty() { Vec::new() } else { vec![remark.to_owned()] };
         let (vmm, version, accel) = ("QEMU".to_owned(), Some("7.2.22".to_owned()), "kvm".to_owned());
         let (vcpus, ram_bytes) = (Some(2), Some(64 << 20));
         let links = Links::default();
-        Row { pid, name: name.to_owned(), vmm, version, accel, vcpus, ram_bytes, symbols: None, way, links, remarks }
+        Row {
+            pid,
+            name: name.to_owned(),
+            vmm,
+            version,
+            accel,
+            vcpus,
+            ram_bytes,
+            symbols: None,
+            backend,
+            links,
+            remarks,
+        }
     }
 
     #[test]
     fn columns_are_aligned_and_fit() {
         let long = "a-name-that-nobody-would-give-to-a-vm-but-somebody-did";
         let rows = [
-            row(7, "web", Some(Way::Kvm), ""),
-            row(4_194_303, long, Some(Way::Monitor), &"needs something that takes many words ".repeat(8)),
+            row(7, "web", Some(Backend::Kvm), ""),
+            row(4_194_303, long, Some(Backend::Monitor), &"needs something that takes many words ".repeat(8)),
             Row { ram_bytes: Some(2 << 40), vcpus: None, vmm: "x".repeat(50), ..row(8, "ü", None, "") },
         ];
         let text = table(&rows, 3);
@@ -262,7 +275,7 @@ mod tests {
         let vsock = Vsock { cid: 3, socket: "/run/v\x1bsock".into(), ports: vec![(8080, 80)] };
         let share = Share { path: "/srv/site".into(), is_read_only: true };
         let links = Links { vsock: Some(vsock), share: Some(share) };
-        let rows = [Row { links, ..row(7, "web", Some(Way::Kvm), "") }];
+        let rows = [Row { links, ..row(7, "web", Some(Backend::Kvm), "") }];
         let text = table(&rows, 0);
         let under: Vec<&str> = text.lines().skip(2).map(str::trim).collect();
         let socket = "vsock: CID 3, by the unix socket /run/vsock, 127.0.0.1:8080 leads to its port 80";

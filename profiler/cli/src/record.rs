@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use glass_guests::files::HostFiles;
-use glass_guests::process::has_ended;
-use glass_guests::trace::{self, Live};
+use glass_guests::proc::has_ended;
+use glass_guests::systems::glasshouse::{self, Live};
 use glass_session::{Session, Sources, Tracing, Wish};
 
 use crate::console::say;
@@ -108,7 +108,7 @@ fn record(arguments: &Args, output: Output, interrupted: &AtomicBool, is_detache
     let trace = match (open, arguments.trace) {
         (Some(open), _) => Some(Tracing::Open(Box::new(open))),
         (None, Some(groups)) => {
-            Some(Tracing::Starting { open: Box::new(move || trace::open_process(pid)), settings: groups.live() })
+            Some(Tracing::Starting { open: Box::new(move || glasshouse::open_process(pid)), settings: groups.live() })
         }
         (None, None) => None,
     };

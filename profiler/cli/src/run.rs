@@ -23,7 +23,8 @@ use crate::symbolizer::Symbolizer;
 use crate::trace::wanted::{Groups, parse_groups};
 use anyhow::{Context, Result, bail};
 use glass_formats::Exit;
-use glass_guests::{files::HostFile, registry};
+use glass_guests::files::HostFile;
+use glass_guests::find::registry;
 use glass_profile::elf;
 use options::{
     Accel, Bus, Machine, Network, Port, parse_ip, parse_ip6, parse_memory, parse_network, parse_port, parse_size,

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use glass_guests::trace::Live;
+use glass_guests::systems::glasshouse::Live;
 use glass_guests::{Flow, Source, read_clocks};
 use glass_profile::event::Event;
 use glass_profile::format::count;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use glass_guests::remote::Launcher;
+use glass_guests::backends::remote::Launcher;
 use glass_guests::{SymbolFile, parse_address};
 use glass_session::target::{self, Request, Subject, Target};
 

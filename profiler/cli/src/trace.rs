@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use glass_formats::trace::Group;
 use glass_guests::files::HostFiles;
-use glass_guests::trace::{self, Guest as TracedGuest, Live, LiveCounts, LiveSettings, Start};
+use glass_guests::systems::glasshouse::{self, Guest as TracedGuest, Live, LiveCounts, LiveSettings, Start};
 use glass_guests::{Counts, Flow, GuestError, Source, SymbolFile, read_clocks};
 use glass_profile::arch::Architecture;
 use glass_profile::event::Event;
@@ -96,8 +96,8 @@ pub fn run(arguments: Args) -> Result<()> {
 /// The selected running guest; `program` is its program, if it is given.
 pub(crate) fn open(guest: &GuestArgs, program: Option<&Path>) -> Result<TracedGuest> {
     Ok(match (&guest.name, guest.pid) {
-        (Some(name), _) => trace::open_vm(&target::find_vm(name)?, program)?,
-        (None, Some(pid)) => trace::open(pid, program)?,
+        (Some(name), _) => glasshouse::open_vm(&target::find_vm(name)?, program)?,
+        (None, Some(pid)) => glasshouse::open(pid, program)?,
         (None, None) => bail!("no guest is named: give --pid, --name or `-- COMMAND`"),
     })
 }
@@ -118,7 +118,7 @@ fn open_command(words: &[String], groups: Groups, stop: &AtomicBool) -> Result<(
     let _busy = Busy::with(&format!("waiting for {program} to keep a trace"));
     let error = loop {
         let is_over = || begun.elapsed() > START_PATIENCE || stop.load(Ordering::Relaxed);
-        match trace::open_process(child.id()) {
+        match glasshouse::open_process(child.id()) {
             Ok(guest) => return Ok((guest, child)),
             Err(error) if is_over() => break error,
             Err(_) => {}
@@ -271,7 +271,7 @@ fn snapshot(arguments: &Args, output: Output) -> Result<()> {
 
 /// The trace in a dump.
 fn post_mortem(arguments: &Args, file: &Path, output: Output) -> Result<()> {
-    let mut dump = trace::open_dump(file, arguments.symbols.as_deref(), jail::enter_and_say)?;
+    let mut dump = glasshouse::open_dump(file, arguments.symbols.as_deref(), jail::enter_and_say)?;
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let origin = origin(arguments, format!("{name} (dump)"), "its own trace, from a file");
     let guest = Guest { id: GuestId(0), kind: GuestKind::File, name, architecture: Architecture::X86_64 };
@@ -293,7 +293,7 @@ fn post_mortem(arguments: &Args, file: &Path, output: Output) -> Result<()> {
 fn switch_off(arguments: &Args) -> Result<()> {
     let guest = open(&arguments.guest, arguments.symbols.as_deref())?;
     let title = guest.title.clone();
-    let has_answered = trace::switch(guest, 0, OFF_PATIENCE)?;
+    let has_answered = glasshouse::switch(guest, 0, OFF_PATIENCE)?;
     match has_answered {
         true => say!("glass: all event groups of {title} are off"),
         false => say!("glass: all event groups of {title} will be off when it wakes up"),

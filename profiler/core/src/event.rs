@@ -39,7 +39,7 @@ pub struct RawSample {
     pub track: u32,
     /// What the track was doing.
     pub state: State,
-    /// The thread of the guest that ran, if the source knows it.
+    /// The thread of the guest that ran, if the source has it.
     pub thread: Option<ThreadId>,
     /// How far the registers of the first segment are from where the time went.
     pub skid: Skid,

@@ -8,10 +8,10 @@
 use std::io::{BufWriter, Write, stdout};
 use std::time::Duration;
 
+use glass_guests::backends::gdbstub::QemuVm;
+use glass_guests::backends::kvm::KvmVm;
+use glass_guests::backends::paced::Paced;
 use glass_guests::find::{self, Found};
-use glass_guests::gdbstub::QemuVm;
-use glass_guests::kvm::KvmVm;
-use glass_guests::paced::Paced;
 use glass_guests::{Flow, Guest, GuestError, KnownVm, Source, VmSettings, cpu_time_ns, read_clocks};
 use glass_profile::event::{Event, RawSample};
 

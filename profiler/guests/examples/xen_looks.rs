@@ -10,7 +10,8 @@ use std::io::{BufWriter, Write, stdout};
 use std::process::Command;
 use std::time::Duration;
 
-use glass_guests::xen::{self, XenDomain};
+use glass_guests::backends::xen::XenDomain;
+use glass_guests::find::domains;
 use glass_guests::{Guest, KnownVm, VmSettings, cpu_time_ns, read_clocks};
 use glass_profile::event::Event;
 
@@ -25,7 +26,7 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let attach = |name: &str, image: &str| {
-        XenDomain::attach(&xen::find(name, false)?, VmSettings::new(STACK_BYTES, image.into()), false)
+        XenDomain::attach(&domains::find(name, false)?, VmSettings::new(STACK_BYTES, image.into()), false)
     };
     match arguments[..] {
         [name, image, "die"] => {

@@ -1,4 +1,13 @@
-//! Ways to find, stop and read a guest: each mechanism in its own module, behind [`Source`].
+//! Ways to find, stop and read a guest, behind [`Source`]. Four floors, each of which opens with what it may use:
+//!
+//! | floor | |
+//! |---|---|
+//! | [`find`] | which processes are VMMs, which domains there are |
+//! | [`memory`] | guest-physical memory, address spaces |
+//! | [`systems`] | what runs inside |
+//! | [`backends`] | how a guest is stopped and read |
+//!
+//! Below them are [`files`] of this machine, texts of [`proc`], registers by architecture (`arch`) and system calls (`sys`).
 //!
 //! A source delivers [`Event`]s in order of time. One that has to stop its guest for a sample
 //! implements [`Guest`] and is driven by [`paced::Paced`]; one whose samples come from the kernel
@@ -9,47 +18,27 @@ use std::time::Duration;
 
 use glass_profile::event::Event;
 
-mod access;
 mod arch;
-mod boot_image;
-pub mod cache;
-pub mod choose;
-pub mod debuginfod;
+pub mod backends;
+mod bytes;
 mod error;
-pub mod file;
 pub mod files;
 pub mod find;
-pub mod gdbstub;
-mod generated;
-mod host;
-pub mod kvm;
-mod linux;
 pub mod memory;
-pub mod monitor;
-mod open;
-pub mod paced;
-mod plan;
-pub mod process;
-pub mod registry;
-mod relocated;
-pub mod remote;
-mod stack;
+pub mod proc;
 mod stream;
 // The system calls that the standard library has no safe form of: perf_event_open, mmap, clocks, fork, ptrace.
-mod symbols;
 #[allow(unsafe_code)]
 mod sys;
-pub mod trace;
-mod vm;
-pub mod xen;
+pub mod systems;
 
-pub use access::KnownVm;
-pub use boot_image::is_boot_image;
+pub use backends::access::KnownVm;
 pub use error::GuestError;
 pub use stream::SocketAddress;
-pub use symbols::{SymbolFile, of_c_program, parse_address};
 pub use sys::{cpu_time_ns, read_clocks};
-pub use vm::VmSettings;
+pub use systems::boot_image::is_boot_image;
+pub use systems::image::VmSettings;
+pub use systems::symbols::{SymbolFile, of_c_program, parse_address};
 
 /// What is counted while sampling.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use glass_guests::trace::LiveCounts;
+use glass_guests::systems::glasshouse::LiveCounts;
 use glass_guests::{Counts, Flow, GuestError, Source, read_clocks};
 use glass_profile::event::Event;
 use glass_profile::guest::Guest;

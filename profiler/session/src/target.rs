@@ -6,14 +6,14 @@ use std::io::ErrorKind::NotFound;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use glass_guests::choose::{self, Attached, Wanted, Way};
-use glass_guests::file::DumpedVm;
-use glass_guests::files::OpenedFiles;
-use glass_guests::find::{self, Found, Vm};
-use glass_guests::paced::Paced;
-use glass_guests::process::{Process, ProcessSettings};
-use glass_guests::remote::{Launcher, Opener};
-use glass_guests::xen::{self, XenDomain};
+use glass_guests::backends;
+use glass_guests::backends::choose::{self, Attached, BackendChoice};
+use glass_guests::backends::file::DumpedVm;
+use glass_guests::backends::process::{Process, ProcessSettings};
+use glass_guests::backends::remote::Launcher;
+use glass_guests::backends::xen;
+use glass_guests::files::{OpenedFiles, Opener};
+use glass_guests::find::{self, Found, Vm, domains};
 use glass_guests::{GuestError, Source, SymbolFile, VmSettings, is_boot_image, of_c_program};
 use glass_profile::model::Origin;
 
@@ -51,7 +51,7 @@ pub enum Subject {
     },
 }
 
-/// The way in which a guest is sampled.
+/// The backend that a user chooses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Backend {
     /// The one with the shortest pauses that works: KVM for a VM under KVM, else QEMU's gdbstub; `perf_event_open` for a process.
@@ -82,7 +82,7 @@ pub struct Request {
     pub vcpus: Vec<u32>,
     /// How much of a stack is copied.
     pub stack_bytes: Option<u32>,
-    /// By which way.
+    /// By which backend.
     pub backend: Backend,
     /// How to start the process that stops a VM and reads it; without it, this process does.
     pub launcher: Option<Launcher>,
@@ -98,7 +98,7 @@ pub struct Target {
     pub is_guest: bool,
     /// Its process, or that of its VMM; 0 if it is a file or a domain of Xen.
     pub pid: u32,
-    /// What the user should know, one sentence each: why another way was chosen.
+    /// What the user should know, one sentence each: why another backend was chosen.
     pub remarks: Vec<String>,
     /// It is a VM that another process holds.
     pub is_remote: bool,
@@ -155,11 +155,11 @@ impl Request {
         }
     }
 
-    fn wanted(&self) -> Wanted {
+    fn wanted(&self) -> BackendChoice {
         match self.backend {
-            Backend::Auto | Backend::Process => Wanted::Any,
-            Backend::Kvm => Wanted::Kvm,
-            Backend::Gdbstub => Wanted::Gdbstub,
+            Backend::Auto | Backend::Process => BackendChoice::Any,
+            Backend::Kvm => BackendChoice::Kvm,
+            Backend::Gdbstub => BackendChoice::Gdbstub,
         }
     }
 }
@@ -232,7 +232,7 @@ fn attach(
     let Some((launcher, enter)) = launcher.and_then(|launcher| Some((launcher, launcher.before_parsing?))) else {
         return Ok((open()?, OpenedFiles::default()));
     };
-    let opener = Opener::start(launcher)?;
+    let opener = Opener::start(&launcher.program, &launcher.arguments)?;
     let mut process = open()?;
     process.warn(enter());
     Ok((process, OpenedFiles::by(opener)))
@@ -327,16 +327,10 @@ fn dump(request: &Request, file: &Path) -> Result<Target, TargetError> {
 
 /// A domain of Xen.
 fn domain(request: &Request, name: &str, force: bool) -> Result<Target, TargetError> {
-    let domain = xen::find(name, force)?;
+    let domain = domains::find(name, force)?;
     let (settings, files) = vm_settings(request, domain.kernel.as_deref(), &format!("domain {}", domain.name))?;
     let rate_hz = request.rate_hz.unwrap_or(xen::DEFAULT_RATE_HZ);
-    let (source, opened): (Box<dyn Source>, _) = match &request.launcher {
-        Some(launcher) => {
-            let (source, opened) = XenDomain::attach_remotely(launcher, &domain, settings, force, rate_hz)?;
-            (Box::new(source), opened)
-        }
-        None => (Box::new(Paced::new(XenDomain::attach(&domain, settings, force)?, rate_hz)), OpenedFiles::default()),
-    };
+    let (source, opened) = choose::attach_domain(&domain, force, settings, rate_hz, request.launcher.as_ref())?;
     let title = format!("{} (domain {} of Xen, {})", domain.name, domain.id, domain.kind);
     let origin = origin(rate_hz, title, "Xen's hypercalls and mappings", files);
     Ok(Target {
@@ -356,12 +350,12 @@ fn vm_target(request: &Request, vm: &Vm) -> Result<Target, TargetError> {
         return Err(error.into());
     }
     let (settings, files) = vm_settings(request, vm.elf.as_deref(), &format!("the VM in process {}", vm.pid))?;
-    let Attached { source, way, rate_hz, passed_over, opened } =
+    let Attached { source, backend, rate_hz, passed_over, opened } =
         choose::attach(vm, request.wanted(), &settings, request.rate_hz, request.launcher.as_ref())?;
-    let backend = match way {
-        Way::Kvm => "ptrace and KVM's shared registers",
-        Way::Gdbstub => "QEMU's gdbstub",
-        Way::Monitor => "QEMU's gdbstub, switched on through its monitor",
+    let backend = match backend {
+        backends::Backend::Kvm => "ptrace and KVM's shared registers",
+        backends::Backend::Gdbstub => "QEMU's gdbstub",
+        backends::Backend::Monitor => "QEMU's gdbstub, switched on through its monitor",
     };
     let accel = match vm.accel.as_str() {
         "" => String::new(),

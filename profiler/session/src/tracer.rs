@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use glass_guests::trace::{Guest, Live, LiveCounts, LiveSettings};
+use glass_guests::systems::glasshouse::{Guest, Live, LiveCounts, LiveSettings};
 use glass_guests::{Flow, GuestError, Source};
 use glass_profile::event::Event;
 

@@ -5,6 +5,7 @@
 
 mod direction;
 mod documents;
+mod modules;
 mod prose;
 mod sources;
 mod tree;
@@ -48,6 +49,7 @@ pub fn check(root: &Path, metadata: &str) -> Result<Vec<Violation>> {
     for (path, text) in tree.texts("md").chain(tree.texts("rs")) {
         violations.extend(documents::check(path, text, &tree));
     }
+    violations.extend(modules::check(&tree));
     violations.extend(words::check(&tree));
     Ok(violations)
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use glass_guests::GuestError;
-use glass_guests::xen::{self, Domain};
+use glass_guests::find::domains::{self, Domain};
 use serde_json::{Value, json};
 
 use super::{NAME_WIDTH_MAX, fit, ram, wrap};
@@ -13,7 +13,7 @@ pub(super) type Domains = Option<Result<Vec<Domain>, GuestError>>;
 
 /// Looks for domains, if this machine runs over Xen.
 pub(super) fn find() -> Domains {
-    xen::is_xen().then(|| xen::list(false))
+    domains::is_xen().then(|| domains::list(false))
 }
 
 /// A table of its own, because a domain has no process; a sentence where domains cannot be seen.
@@ -59,7 +59,7 @@ pub(super) fn to_json(domains: &Domains) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glass_guests::xen::DomainKind;
+    use glass_guests::find::domains::DomainKind;
 
     fn domain(id: u32, name: &str, kind: DomainKind) -> Domain {
         Domain { id, name: name.to_owned(), kind, vcpus: 2, ram_bytes: 16 << 20, kernel: None }

@@ -6,8 +6,8 @@ use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use glass_guests::debuginfod::Debuginfod;
 use glass_guests::files::HostFiles;
+use glass_guests::files::debuginfod::Debuginfod;
 use glass_profile::model::Origin;
 use glass_profile::recording::Clocks;
 use glass_session::Recording;

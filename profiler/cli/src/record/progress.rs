@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use glass_guests::trace::LiveCounts;
+use glass_guests::systems::glasshouse::LiveCounts;
 use glass_profile::model::{Distribution, LOST_PER_FROZEN, Origin};
 use glass_profile::names::printable;
 use glass_profile::recorder;

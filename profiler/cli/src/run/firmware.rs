@@ -1,6 +1,6 @@
 //! The firmware that an image has for QEMU's microvm (platform/vm/src/arch/x86_64/firmware.s): it starts the image sooner than QEMU's.
 
-use glass_guests::{cache, files::HostFile};
+use glass_guests::files::{HostFile, cache};
 use glass_profile::elf;
 use std::fs;
 use std::io;

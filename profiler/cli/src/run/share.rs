@@ -4,7 +4,7 @@ use super::Args;
 use super::helpers::{Helper, Role, find};
 use super::qemu::escape;
 use anyhow::{Context, Result, bail};
-use glass_guests::registry;
+use glass_guests::find::registry;
 use std::path::{Path, PathBuf};
 
 const PROGRAM: &str = "virtiofsd";

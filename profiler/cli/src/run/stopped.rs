@@ -2,7 +2,8 @@
 
 use crate::console::say;
 use glass_guests::SocketAddress;
-use glass_guests::monitor::{Language, Monitor, MonitorAddress};
+use glass_guests::backends::monitor::Monitor;
+use glass_guests::find::monitor::{Language, MonitorAddress};
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;

@@ -5,7 +5,7 @@ use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use glass_guests::trace::{self, LiveSettings, Start};
+use glass_guests::systems::glasshouse::{self, LiveSettings, Start};
 use glass_session::target::origin;
 use glass_session::{Session, Sources, Tracing, Wish};
 
@@ -33,7 +33,7 @@ impl Recording {
     /// Prepares what must not fail once the service runs. `None` if nothing is to be traced.
     pub(super) fn prepare(args: &Args, program: &Path) -> Result<Option<Recording>> {
         let Some(groups) = args.trace else { return Ok(None) };
-        trace::check_program(program)?;
+        glasshouse::check_program(program)?;
         let wanted = WantedArgs { groups, functions: Vec::new(), exclude: Vec::new() };
         Recording::new(args, program, wanted.settings_of(program, &program.display().to_string())?).map(Some)
     }
@@ -83,7 +83,7 @@ impl Recording {
         let program = self.program;
         let from = "its own trace, from the first instruction on";
         let origin = origin(0, title.to_owned(), from, program.display().to_string());
-        let open = move || if is_vm { trace::open(pid, Some(&program)) } else { trace::open_process(pid) };
+        let open = move || if is_vm { glasshouse::open(pid, Some(&program)) } else { glasshouse::open_process(pid) };
         let trace = Tracing::Starting { open: Box::new(open), settings: self.settings };
         let guest = Some(traced_guest(is_vm, pid, title));
         let session = Session::announce(Sources { samples: None, trace: Some(trace), guest })?;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use crossterm::event;
 use glass_formats::trace::Group;
-use glass_guests::trace::Live;
+use glass_guests::systems::glasshouse::Live;
 use glass_guests::{Flow, Source, read_clocks};
 use glass_profile::event::Event;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use glass_guests::trace::LiveCounts;
+use glass_guests::systems::glasshouse::LiveCounts;
 use indicatif::ProgressBar;
 
 use crate::console::{room, say, spinner};
@@ -97,7 +97,7 @@ pub fn summary(counts: &LiveCounts, elapsed: Option<Duration>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glass_guests::trace::ReadCounts;
+    use glass_guests::systems::glasshouse::ReadCounts;
 
     #[test]
     fn the_line_says_as_much_as_there_is_room_for() {

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow};
 use glass_formats::trace::{GROUPS, Group};
 use glass_guests::files::HostFile;
-use glass_guests::trace::{Guest, LiveSettings, Start};
+use glass_guests::systems::glasshouse::{Guest, LiveSettings, Start};
 use glass_profile::symbols::Symbols;
 use glass_profile::trace::filter::Filter;
 use glass_profile::trace::sleds;

@@ -5,7 +5,7 @@ use std::path::Path;
 use glass_profile::names::safe_chars;
 
 use super::Vm;
-use crate::monitor::{Language, MonitorAddress};
+use crate::find::monitor::{Language, MonitorAddress};
 use crate::stream::SocketAddress;
 
 /// RAM of a VM without `-m`.

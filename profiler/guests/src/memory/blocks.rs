@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
-use crate::process::{MapsLine, parse_maps};
+use crate::proc::{MapsLine, parse_maps};
 
 /// The smallest RAM that is considered: an ordinary VMM has many smaller pieces of memory.
 const RAM_BYTES_MIN: u64 = 4 << 20;

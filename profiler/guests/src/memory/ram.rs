@@ -10,11 +10,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use super::Physical;
 use super::blocks::{self, Block};
 use super::layout::{self, SAME_EVERYWHERE_BYTES, Split};
-use crate::process::MapsLine;
-use crate::sys::{Map, cannot_shrink, read_process};
+use super::live::ProcessSpace;
+use super::{AddressSpace, Physical};
+use crate::proc::MapsLine;
+use crate::sys::{Map, cannot_shrink};
 
 /// The most blocks of a VMM's memory that are considered.
 const CANDIDATES_MAX: usize = 8;
@@ -30,7 +31,7 @@ enum Backing {
     /// Read from a file at this offset.
     File(File, u64),
     /// Read from the VMM's memory.
-    Process { pid: u32, host: u64 },
+    Process { space: ProcessSpace, host: u64 },
 }
 
 /// A range of physical addresses and its offset in a backing.
@@ -141,7 +142,9 @@ impl Ram {
                 Backing::Mapped(_, file) | Backing::File(file, _) => {
                     *file = open(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))?;
                 }
-                Backing::Process { pid, host } => *backing = Backing::File(open(format!("/proc/{pid}/mem"))?, *host),
+                Backing::Process { space, host } => {
+                    *backing = Backing::File(open(format!("/proc/{}/mem", space.pid))?, *host);
+                }
             }
         }
         Ok(())
@@ -154,13 +157,18 @@ impl Physical for Ram {
         match backing {
             Backing::Mapped(map, _) => map.read(offset, into),
             Backing::File(file, start) => file.read_exact_at(into, start + offset).is_ok(),
-            Backing::Process { pid, host } => read_process(*pid, host + offset, into) == into.len(),
+            Backing::Process { space, host } => {
+                let mut space = *space;
+                space.read(host + offset, into).is_ok_and(|read| read == into.len())
+            }
         }
     }
 }
 
 fn backing(pid: u32, block: &Block) -> io::Result<Backing> {
-    let Some((file, start)) = &block.file else { return Ok(Backing::Process { pid, host: block.host }) };
+    let Some((file, start)) = &block.file else {
+        return Ok(Backing::Process { space: ProcessSpace { pid }, host: block.host });
+    };
     let metadata = file.metadata()?;
     // Untouched huge pages may not exist, which raises SIGBUS too: these files are read.
     let is_plain = metadata.blksize() == 4096 && *start == 0 && metadata.len() >= block.bytes;
@@ -197,7 +205,7 @@ fn pieces(blocks: &[u64], split: Option<Split>) -> Vec<Piece> {
 fn heap(pid: u32, lines: &[MapsLine]) -> Vec<u8> {
     let Some(line) = lines.iter().find(|line| line.path == "[heap]") else { return Vec::new() };
     let mut bytes = vec![0; (line.end - line.start).min(HEAP_BYTES_MAX) as usize];
-    let read = read_process(pid, line.start, &mut bytes);
+    let read = ProcessSpace { pid }.read(line.start, &mut bytes).unwrap_or(0);
     bytes.truncate(read);
     bytes
 }

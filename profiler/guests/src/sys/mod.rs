@@ -31,7 +31,7 @@ pub(crate) use remote::{cannot_shrink, read_process};
 pub(crate) use socket::{Endpoint, RawAddress, can_read, connect_socket, open_socket};
 pub(crate) use ticks::{ClockPair, read_pair};
 pub(crate) use tracee::{ChildSignals, Process, Stop, Tracee, kvm_extension};
-pub(crate) use watchdog::{Cleanup, Watchdog};
+pub(crate) use watchdog::{Cleanup, LEAVE, LEAVE_HELD, Watchdog};
 
 use std::io;
 

@@ -9,7 +9,6 @@ use super::RawAddress;
 use super::awake::{resume_if_stopped, wait_for_end};
 use super::check;
 use super::fork::pipe;
-use crate::gdbstub::{LEAVE, LEAVE_HELD};
 
 /// A process that waits for this one to die and then detaches from a gdbstub on our connection,
 /// so that the guest resumes. A guest that its owner has paused stays paused.
@@ -30,6 +29,12 @@ pub(crate) struct Cleanup {
     pub(crate) socket: CString,
     pub(crate) folder: CString,
 }
+
+/// Detaches from a VM that runs, which continues it; refused by one that its owner has stopped. QEMU keeps the multiprocess mode of an
+/// earlier debugger, and then requires the process to detach from: the first, as that is the one that it attaches to.
+pub(crate) const LEAVE: &[u8] = b"$$D;1#b0";
+/// Detaches from a VM that we have stopped, which continues it.
+pub(crate) const LEAVE_HELD: &[u8] = b"+\x03$D;1#b0";
 
 /// Detached: there is nothing left to do.
 const DISMISSED: u8 = 1;

@@ -7,8 +7,8 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use glass_guests::debuginfod::Debuginfod;
 use glass_guests::files::HostFiles;
+use glass_guests::files::debuginfod::Debuginfod;
 use glass_profile::elf::ReadAt;
 use glass_profile::image::Image;
 use glass_profile::recording::FileSource;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::gdb::Gdb;
 use crate::common::{Fixture, Judge};
-use glass_guests::file::DumpedVm;
-use glass_guests::monitor::Monitor;
+use glass_guests::backends::file::DumpedVm;
+use glass_guests::backends::monitor::Monitor;
 use glass_guests::{Flow, GuestError, Source, VmSettings};
 use glass_profile::event::{Event, RawSample};
 use glass_profile::model::State;

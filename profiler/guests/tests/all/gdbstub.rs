@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::common::gdb::Gdb;
 use crate::common::{Fixture, PATIENCE, attach_stub, build, cores_of, take};
+use glass_guests::backends::gdbstub::QemuVm;
+use glass_guests::backends::paced::Paced;
 use glass_guests::find;
-use glass_guests::gdbstub::QemuVm;
-use glass_guests::paced::Paced;
 use glass_guests::{Flow, Guest, GuestError, Source, VmSettings};
 use glass_profile::event::Event;
 use glass_profile::model::State;

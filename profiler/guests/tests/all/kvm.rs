@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::{Fixture, PATIENCE, build, take};
-use glass_guests::gdbstub::QemuVm;
-use glass_guests::kvm::{KvmVm, is_vmm};
+use glass_guests::backends::gdbstub::QemuVm;
+use glass_guests::backends::kvm::{KvmVm, is_vmm};
 use glass_guests::{Guest, GuestError, KnownVm, VmSettings};
 use glass_profile::event::Event;
 use glass_profile::model::State;

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::common::gdb::packet;
+use glass_guests::backends::gdbstub::QemuVm;
 use glass_guests::find::{Found, Vm, by_pid};
-use glass_guests::gdbstub::QemuVm;
 use glass_guests::{Guest, GuestError, KnownVm, SocketAddress, VmSettings};
 
 /// The longest that any of these may take: one wait for an answer, two with a detach.

@@ -6,9 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::common::{Fixture, PATIENCE, attach_stub, take};
-use glass_guests::choose::{Wanted, Way, plan};
-use glass_guests::gdbstub::QemuVm;
-use glass_guests::monitor::{Language, Monitor, MonitorAddress};
+use glass_guests::backends::gdbstub::QemuVm;
+use glass_guests::backends::monitor::Monitor;
+use glass_guests::backends::{
+    Backend,
+    choose::{BackendChoice, plan},
+};
+use glass_guests::find::monitor::{Language, MonitorAddress};
 use glass_guests::{Guest, GuestError, SocketAddress, VmSettings};
 use glass_tests::programs::skip;
 
@@ -30,7 +34,7 @@ fn left_behind(fixture: &Fixture) -> (bool, Vec<PathBuf>) {
     let mut monitor = Monitor::connect(&fixture.vm().monitor.unwrap()).unwrap();
     let is_on = monitor.ask("info chardev").unwrap().contains("gdb: filename");
     let prefix = format!("glass-stub-{}-", fixture.qemu.id());
-    let folder = std::fs::read_dir(glass_guests::registry::folder().unwrap()).unwrap();
+    let folder = std::fs::read_dir(glass_guests::find::registry::folder().unwrap()).unwrap();
     let ours = folder.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix));
     (is_on, ours.map(|entry| entry.path()).collect())
 }
@@ -39,7 +43,7 @@ fn sampled_through(option: &str, language: Language) {
     let Some(fixture) = start(option, option) else { return };
     let vm = fixture.vm();
     assert_eq!((&vm.gdb, vm.monitor.as_ref().unwrap().language), (&None, language));
-    assert_eq!(plan(&vm, Wanted::Any).ways, [Way::Monitor]);
+    assert_eq!(plan(&vm, BackendChoice::Any).backends, [Backend::Monitor]);
     take(&fixture, attach_stub(&fixture).unwrap(), 1500, 150);
     fixture.assert_runs("after detaching");
     assert_eq!(left_behind(&fixture), (false, Vec::new()));

@@ -7,9 +7,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::{Fixture, PATIENCE};
+use glass_guests::backends::gdbstub::QemuVm;
+use glass_guests::backends::kvm::KvmVm;
 use glass_guests::files::HostFiles;
-use glass_guests::gdbstub::QemuVm;
-use glass_guests::kvm::KvmVm;
 use glass_guests::{Guest, VmSettings, read_clocks};
 use glass_profile::event::Event;
 use glass_profile::images::Images;

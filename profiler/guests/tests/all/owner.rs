@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Fixture, Judge, PATIENCE, attach_stub, is_long};
 use crate::paused::{TCG, ask, ask_at, expect_paused, start, start_kvm, start_vcpus};
-use glass_guests::choose::{Wanted, Way, attach};
+use glass_guests::backends::{
+    Backend,
+    choose::{BackendChoice, attach},
+};
 use glass_guests::find::Vm;
 use glass_guests::{Flow, Guest, VmSettings};
 use glass_profile::event::Event;
@@ -50,11 +53,16 @@ fn wait_for(condition: impl Fn() -> bool, what: &str) {
 }
 
 /// Records, and detaches when `is_over`. No sample is torn.
-fn record((vm, elf): (Vm, PathBuf), (wanted, way): (Wanted, Way), is_attached: &AtomicBool, is_over: &AtomicBool) {
+fn record(
+    (vm, elf): (Vm, PathBuf),
+    (wanted, backend): (BackendChoice, Backend),
+    is_attached: &AtomicBool,
+    is_over: &AtomicBool,
+) {
     let settings = VmSettings::new(2048, elf.clone());
     let mut judges: BTreeMap<u32, Judge> = BTreeMap::new();
     let mut attached = attach(&vm, wanted, &settings, Some(499), None).unwrap();
-    assert_eq!(attached.way, way);
+    assert_eq!(attached.backend, backend);
     attached.source.announce(&mut |_| ()).unwrap();
     is_attached.store(true, Ordering::Release);
     let mut judge = |event| {
@@ -69,7 +77,7 @@ fn record((vm, elf): (Vm, PathBuf), (wanted, way): (Wanted, Way), is_attached: &
     judges.values().for_each(Judge::assert_whole);
 }
 
-fn what_it_says_is_done(fixture: &Fixture, how: (Wanted, Way)) {
+fn what_it_says_is_done(fixture: &Fixture, how: (BackendChoice, Backend)) {
     let seed = match std::env::var("GLASS_TEST_SEED") {
         Ok(text) => text.parse().expect("GLASS_TEST_SEED is a number"),
         Err(_) => glass_guests::read_clocks().monotonic_ns,
@@ -108,32 +116,32 @@ fn what_it_says_is_done(fixture: &Fixture, how: (Wanted, Way)) {
 #[test]
 fn through_the_gdbstub() {
     let Some(fixture) = start(TCG, "owner", true, &[], true) else { return };
-    what_it_says_is_done(&fixture, (Wanted::Gdbstub, Way::Gdbstub));
+    what_it_says_is_done(&fixture, (BackendChoice::Gdbstub, Backend::Gdbstub));
 }
 
 /// Where the vCPUs have several threads, 6 of 189 stops were undone (2026-11-26).
 #[test]
 fn through_the_gdbstub_of_four_vcpus() {
     let Some(fixture) = start_vcpus(TCG, "owner-four", true, &[], true, 4) else { return };
-    what_it_says_is_done(&fixture, (Wanted::Gdbstub, Way::Gdbstub));
+    what_it_says_is_done(&fixture, (BackendChoice::Gdbstub, Backend::Gdbstub));
 }
 
 #[test]
 fn through_the_gdbstub_under_kvm() {
     let Some(fixture) = start_kvm() else { return };
-    what_it_says_is_done(&fixture, (Wanted::Gdbstub, Way::Gdbstub));
+    what_it_says_is_done(&fixture, (BackendChoice::Gdbstub, Backend::Gdbstub));
 }
 
 #[test]
 fn through_the_monitor() {
     let Some(fixture) = start(TCG, "owner-monitor", false, &[], true) else { return };
-    what_it_says_is_done(&fixture, (Wanted::Gdbstub, Way::Monitor));
+    what_it_says_is_done(&fixture, (BackendChoice::Gdbstub, Backend::Monitor));
 }
 
 #[test]
 fn under_kvm() {
     let Some(fixture) = start_kvm() else { return };
-    what_it_says_is_done(&fixture, (Wanted::Kvm, Way::Kvm));
+    what_it_says_is_done(&fixture, (BackendChoice::Kvm, Backend::Kvm));
 }
 
 /// QEMU's main thread waits for a vCPU that it reads the registers of, and needs it to run for that. Up to a quarter of the samples then lasted 50 ms

@@ -4,8 +4,12 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{Fixture, PATIENCE, attach_stub};
-use glass_guests::choose::{Wanted, Way, attach};
-use glass_guests::monitor::{Monitor, MonitorAddress};
+use glass_guests::backends::monitor::Monitor;
+use glass_guests::backends::{
+    Backend,
+    choose::{BackendChoice, attach},
+};
+use glass_guests::find::monitor::MonitorAddress;
 use glass_guests::{Flow, Guest, Source, VmSettings};
 use glass_profile::event::Event;
 use glass_profile::model::State;
@@ -90,7 +94,7 @@ fn stays_paused(name: &str, has_stub: bool) {
     // A refusal changes nothing either.
     let mut other = VmSettings::new(2048, fixture.elf.clone());
     other.vcpus = vec![9];
-    assert!(glass_guests::gdbstub::QemuVm::attach(&fixture.vm(), other).is_err());
+    assert!(glass_guests::backends::gdbstub::QemuVm::attach(&fixture.vm(), other).is_err());
     expect_paused(&fixture, "after a refusal");
     ask(&fixture, "cont");
     fixture.assert_runs("when its owner lets it");
@@ -201,9 +205,9 @@ fn collect(source: &mut dyn Source, time: Duration) -> (usize, usize, usize) {
 fn under_kvm() {
     let Some(fixture) = start_kvm() else { return };
     let settings = VmSettings::new(2048, fixture.elf.clone());
-    let record = |moment: &str, expected: &[Way]| {
-        let mut attached = attach(&fixture.vm(), Wanted::Any, &settings, Some(200), None).unwrap();
-        assert!(expected.contains(&attached.way), "{moment}: {:?}", attached.way);
+    let record = |moment: &str, expected: &[Backend]| {
+        let mut attached = attach(&fixture.vm(), BackendChoice::Any, &settings, Some(200), None).unwrap();
+        assert!(expected.contains(&attached.backend), "{moment}: {:?}", attached.backend);
         attached.source.announce(&mut |_| ()).unwrap();
         let (running, paused, other) = collect(attached.source.as_mut(), Duration::from_millis(200));
         assert!(running == 0 && paused > 0 && other == 0, "{moment}: {running} running, {paused} paused");
@@ -211,7 +215,7 @@ fn under_kvm() {
         attached.source.detach(&mut |_| ()).unwrap();
         expect_paused(&fixture, moment);
     };
-    let mut source = attach(&fixture.vm(), Wanted::Any, &settings, Some(200), None).unwrap().source;
+    let mut source = attach(&fixture.vm(), BackendChoice::Any, &settings, Some(200), None).unwrap().source;
     source.announce(&mut |_| ()).unwrap();
     // QEMU waits for its vCPUs, whose signals go through our hands.
     let monitor = fixture.vm().monitor.unwrap();
@@ -231,7 +235,7 @@ fn under_kvm() {
     let is_remark = |event: &Event| matches!(event, Event::Warning(text) if text.contains("was paused by its owner"));
     assert!(warnings.iter().any(is_remark), "{warnings:?}");
     expect_paused(&fixture, "that was paused meanwhile");
-    record("that was paused before", &[Way::Kvm, Way::Gdbstub]);
+    record("that was paused before", &[Backend::Kvm, Backend::Gdbstub]);
     assert_eq!(fixture.rounds(), before, "it ran meanwhile");
     ask(&fixture, "cont");
     fixture.assert_runs("at the end");

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use glass_guests::backends::process::{Process, ProcessSettings};
 use glass_guests::files::HostFiles;
-use glass_guests::process::{Process, ProcessSettings};
 use glass_guests::{Flow, GuestError, Source, read_clocks};
 use glass_profile::images::KERNEL_NAME;
 use glass_profile::model::{Cost, Origin, Profile};

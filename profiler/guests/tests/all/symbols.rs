@@ -6,8 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::common::Fixture;
-use glass_guests::gdbstub::QemuVm;
-use glass_guests::paced::Paced;
+use glass_guests::backends::gdbstub::QemuVm;
+use glass_guests::backends::paced::Paced;
 use glass_guests::{Flow, GuestError, Source, SymbolFile, VmSettings};
 use glass_profile::event::Event;
 use glass_profile::images::Images;

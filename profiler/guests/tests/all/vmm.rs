@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use crate::common::vmm::{Order, Vmm};
 use crate::common::{PATIENCE, assert_survives_kills, cores_of, take_of};
+use glass_guests::backends::kvm::KvmVm;
+use glass_guests::backends::paced::Paced;
 use glass_guests::find::{self, Found};
-use glass_guests::kvm::KvmVm;
-use glass_guests::paced::Paced;
 use glass_guests::{Flow, Guest, GuestError, KnownVm, Source, VmSettings};
 use glass_profile::event::{Event, RawSample};
 use glass_profile::model::State;

@@ -5,7 +5,12 @@ use glass_profile::arch::x86_64::mode::{CR0_PROTECTION, CodeSegment};
 use glass_profile::arch::x86_64::paging::Paging;
 
 use super::CoreState;
-use crate::gdbstub::hex_byte;
+
+/// The byte of two hexadecimal digits.
+pub(crate) fn hex_byte(high: u8, low: u8) -> Option<u8> {
+    let digit = |byte| char::from(byte).to_digit(16);
+    Some((digit(high)? << 4 | digit(low)?) as u8)
+}
 
 /// Offsets of registers in bytes. Each is 8 bytes long, except `cs`, which has 4.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,11 +9,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use glass_guests::backends::gdbstub::QemuVm;
+use glass_guests::backends::paced::Paced;
 use glass_guests::files::HostFiles;
 use glass_guests::find::{self, Found, Vm};
-use glass_guests::gdbstub::QemuVm;
 use glass_guests::memory::{Physical, RamFile};
-use glass_guests::paced::Paced;
 use glass_guests::{Flow, Guest, GuestError, KnownVm, Source, VmSettings};
 use glass_profile::durations::Durations;
 use glass_profile::event::{Event, Mapping, Placement, RawSample};

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use glass_guests::gdbstub::QemuVm;
-use glass_guests::paced::Paced;
+use glass_guests::backends::gdbstub::QemuVm;
+use glass_guests::backends::paced::Paced;
 use glass_guests::{Flow, GuestError, Source, SymbolFile, VmSettings, is_boot_image};
 use glass_profile::arch::x86_64::Registers;
 use glass_profile::event::Event;

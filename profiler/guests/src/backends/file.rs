@@ -1,0 +1,253 @@
+//! A guest in a file: its RAM and the registers of its vCPUs at one moment, as QEMU's monitor command
+//! `dump-guest-memory` and `virsh dump --memory-only` write them.
+//!
+//! The file is an ELF core. Its `LOAD` segments are pieces of RAM by their physical address; notes of
+//! the owner `QEMU`, one for each vCPU, hold its registers.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+use glass_profile::arch::x86_64::mode::CR0_PROTECTION;
+use glass_profile::arch::x86_64::paging::Translator;
+use glass_profile::event::Event;
+use glass_profile::guest::GuestKind;
+use glass_profile::memory::Physical;
+use object::elf::{EM_X86_64, ET_CORE, FileHeader64, PT_LOAD, PT_NOTE};
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endianness, ReadCache};
+
+use crate::arch::x86_64::CoreState;
+use crate::arch::x86_64::note::parse_state;
+use crate::error::GuestError;
+use crate::files::OpenedFiles;
+use crate::find::vcpus::{VCPUS_MAX, choose_vcpus};
+use crate::memory::AddressSpace;
+use crate::sys::monotonic_ns;
+use crate::systems::image::{VmImage, VmSettings};
+use crate::systems::plan::{CopyPlan, HeldCore};
+use crate::{Counts, Flow, Source};
+
+/// The most segments of a file: a dump with paging has one for each piece of address space.
+const SEGMENTS_MAX: u32 = 1 << 20;
+/// The largest segment of notes that is read, in bytes; a vCPU needs some 800.
+const NOTE_BYTES_MAX: u64 = 16 << 20;
+/// The instruction that puts a core to sleep.
+const HLT: u8 = 0xf4;
+
+/// A piece of RAM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Piece {
+    address: u64,
+    /// How much of it is in the file.
+    bytes: u64,
+    /// Where in the file.
+    offset: u64,
+}
+
+/// The RAM in a file.
+#[derive(Debug)]
+struct FileRam {
+    file: File,
+    pieces: Vec<Piece>,
+}
+
+impl Physical for FileRam {
+    fn read(&self, address: u64, into: &mut [u8]) -> bool {
+        let place = self.pieces.iter().find_map(|piece| {
+            let inside = address.checked_sub(piece.address)?;
+            let end = inside.checked_add(into.len() as u64)?;
+            if end > piece.bytes { None } else { piece.offset.checked_add(inside) }
+        });
+        place.is_some_and(|place| self.file.read_exact_at(into, place).is_ok())
+    }
+}
+
+struct Core<'a> {
+    ram: &'a FileRam,
+    translator: Translator,
+    state: CoreState,
+}
+
+impl AddressSpace for Core<'_> {
+    fn read(&mut self, address: u64, into: &mut [u8]) -> Result<usize, GuestError> {
+        Ok(self.translator.read(self.ram, address, into))
+    }
+}
+
+impl HeldCore for Core<'_> {
+    /// The file does not contain it. A core that sleeps is after its `hlt`; one that was never started is still in
+    /// real mode.
+    fn is_halted(&mut self) -> Result<bool, GuestError> {
+        let mut before = [0];
+        let is_behind_hlt = self.translator.read(self.ram, self.state.registers.rip.wrapping_sub(1), &mut before) == 1
+            && before[0] == HLT;
+        Ok(is_behind_hlt || self.state.paging.cr0 & CR0_PROTECTION == 0)
+    }
+}
+
+/// A guest in a file.
+pub struct DumpedVm {
+    ram: FileRam,
+    cores: Vec<(usize, CoreState)>,
+    image: VmImage,
+    plan: CopyPlan,
+    warnings: Vec<String>,
+    delivered: bool,
+}
+
+/// What a file holds.
+#[derive(Debug)]
+struct Parts {
+    pieces: Vec<Piece>,
+    cores: Vec<CoreState>,
+    warning: Option<String>,
+}
+
+/// Finds RAM and registers in a file of `file_bytes` bytes. The error is what follows the file's name.
+fn parse(file: &ReadCache<File>, file_bytes: u64, start: &[u8]) -> Result<Parts, String> {
+    if start.starts_with(b"makedumpfile") || start.starts_with(b"KDUMP   ") {
+        return Err("is a compressed dump: make one without -z, -l and -s (virsh: --format elf)".to_owned());
+    }
+    let is_none = "is no ELF core of a VM: make one with `dump-guest-memory FILE` in QEMU's monitor, or `virsh dump --memory-only`";
+    let broken = |_| "is damaged: the headers of its ELF core cannot be read".to_owned();
+    let header = FileHeader64::<Endianness>::parse(file).map_err(|_| is_none.to_owned())?;
+    let endian = header.endian().map_err(|_| is_none.to_owned())?;
+    if header.e_type(endian) != ET_CORE {
+        return Err(is_none.to_owned());
+    }
+    if header.e_machine(endian) != EM_X86_64 || endian != Endianness::Little {
+        return Err("is the core of another machine than x86-64".to_owned());
+    }
+    if header.phnum(endian, file).map_err(broken)? > SEGMENTS_MAX {
+        return Err(format!("is damaged: it has more than {SEGMENTS_MAX} segments"));
+    }
+    let (mut pieces, mut cores) = (Vec::new(), Vec::new());
+    let (mut cut_bytes, mut unnamed_bytes) = (0u64, 0u64);
+    for segment in header.program_headers(endian, file).map_err(broken)? {
+        let (offset, bytes) = segment.file_range(endian);
+        if segment.p_type(endian) == PT_NOTE && cores.is_empty() {
+            if bytes > NOTE_BYTES_MAX {
+                return Err(format!("is damaged: its notes have {bytes} bytes"));
+            }
+            cores = registers_of(segment, endian, file).map_err(broken)?;
+        } else if segment.p_type(endian) == PT_LOAD {
+            let there = file_bytes.saturating_sub(offset).min(bytes);
+            cut_bytes = cut_bytes.saturating_add(bytes - there);
+            unnamed_bytes = unnamed_bytes.saturating_add(segment.p_memsz(endian).saturating_sub(bytes));
+            let piece = Piece { address: segment.p_paddr(endian), bytes: there, offset };
+            // With paging, the same RAM is there once for each address that it has.
+            if there > 0 && pieces.last() != Some(&piece) {
+                pieces.push(piece);
+            }
+        }
+    }
+    if cores.is_empty() {
+        return Err("holds no registers of vCPUs: is it the core of a process?".to_owned());
+    }
+    pieces.sort_unstable_by_key(|piece| (piece.address, piece.offset, piece.bytes));
+    pieces.dedup();
+    let warning = if cut_bytes > 0 {
+        Some(format!("the dump is cut off: {} KiB of RAM are missing", cut_bytes >> 10))
+    } else if unnamed_bytes > 0 {
+        // QEMU ends such a segment where a block of RAM ends.
+        Some("the dump names memory that it does not hold: make it without paging (-p)".to_owned())
+    } else {
+        None
+    };
+    Ok(Parts { pieces, cores, warning })
+}
+
+fn registers_of(
+    segment: &object::elf::ProgramHeader64<Endianness>,
+    endian: Endianness,
+    file: &ReadCache<File>,
+) -> object::read::Result<Vec<CoreState>> {
+    let mut cores = Vec::new();
+    let Some(mut notes) = segment.notes(endian, file)? else { return Ok(cores) };
+    while let Some(note) = notes.next()? {
+        if note.name() == b"QEMU" && cores.len() < VCPUS_MAX {
+            cores.extend(parse_state(note.desc()));
+        }
+    }
+    Ok(cores)
+}
+
+impl DumpedVm {
+    /// Opens a file and reads its registers; RAM is read when it is needed.
+    pub fn open(path: &Path, settings: VmSettings) -> Result<DumpedVm, GuestError> {
+        DumpedVm::open_and_enter(path, settings, None).map(|(dump, _)| dump)
+    }
+
+    /// The same for a process that enters a jail when the dump and the symbol files, which are returned, are open and nothing of them is
+    /// parsed. `enter` returns a warning if a part of the jail is not possible here.
+    pub fn open_and_enter(
+        path: &Path,
+        settings: VmSettings,
+        enter: Option<fn() -> Option<String>>,
+    ) -> Result<(DumpedVm, OpenedFiles), GuestError> {
+        let failed = |error| GuestError::File { path: path.to_owned(), error };
+        let file = File::open(path).map_err(failed)?;
+        let opened = OpenedFiles::open(settings.symbols.iter().map(|file| file.path.as_path()));
+        let gap = enter.and_then(|enter| enter());
+        let metadata = file.metadata().map_err(failed)?;
+        if !metadata.is_file() {
+            return Err(failed(io::Error::other("not a file")));
+        }
+        let mut start = [0; 16];
+        let read = file.read_at(&mut start, 0).map_err(failed)?;
+        let cache = ReadCache::new(file.try_clone().map_err(failed)?);
+        let parts = parse(&cache, metadata.len(), &start[..read])
+            .map_err(|what| GuestError::Dump { path: path.to_owned(), what })?;
+        let wanted = choose_vcpus(&settings.vcpus, parts.cores.len())?;
+        let cores: Vec<_> = wanted.into_iter().map(|index| (index, parts.cores[index])).collect();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let mut image = VmImage::load_of(GuestKind::File, &name, settings, &opened)?;
+        let ram = FileRam { file, pieces: parts.pieces };
+        let mut warnings: Vec<String> = gap.into_iter().chain(parts.warning).collect();
+        // A core that was never started has no address space in which the image could be.
+        let started = cores.iter().map(|(_, state)| *state).find(|state| state.paging.cr0 & CR0_PROTECTION != 0);
+        if let Some(state) = started {
+            let read = |paging, address, into: &mut [u8]| Ok(Translator::new(paging).read(&ram, address, into));
+            warnings.extend(image.check(&state, read)?);
+            warnings.extend(image.prepare());
+        }
+        let plan = image.plan();
+        Ok((DumpedVm { ram, cores, image, plan, warnings, delivered: false }, opened))
+    }
+}
+
+fn core(ram: &FileRam, state: CoreState) -> Core<'_> {
+    Core { ram, translator: Translator::new(state.paging), state }
+}
+
+impl Source for DumpedVm {
+    fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
+        self.warnings.drain(..).for_each(|text| sink(Event::Warning(text)));
+        self.image.announce(self.cores.iter().map(|(vcpu, _)| *vcpu as u32), sink);
+        Ok(())
+    }
+
+    /// The one sample of each vCPU that there is.
+    fn collect(&mut self, _wait: Duration, sink: &mut dyn FnMut(Event)) -> Result<Flow, GuestError> {
+        if !std::mem::replace(&mut self.delivered, true) {
+            let time_ns = monotonic_ns();
+            for (index, state) in &self.cores {
+                let mut sample = self.plan.sample(*index, *state, &mut core(&self.ram, *state), self.plan.room())?;
+                sample.time_ns = time_ns;
+                sink(Event::Sample(sample));
+            }
+        }
+        Ok(Flow::Ended)
+    }
+
+    fn counts(&self) -> Counts {
+        Counts { wanted: self.cores.len() as u64, ..Counts::default() }
+    }
+
+    fn detach(&mut self, _sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,186 @@
+//! How a VM is attached to: its vCPUs and their threads, the pages with their registers, and which of the
+//! VMM's memory is RAM.
+
+use std::fs::File;
+use std::io;
+use std::time::Duration;
+
+use glass_profile::guest::GuestKind;
+
+use super::aside::Aside;
+use super::page::{self, RunPage};
+use super::threads::{Found, Search};
+use super::vcpu::Hold;
+use super::waiting::Waiting;
+use super::{DETACH_TIMEOUT, KvmVm, Vcpu, permission};
+use crate::Guest;
+use crate::arch::x86_64::CoreState;
+use crate::backends::access::{self, KnownVm, VmAccess};
+use crate::error::GuestError;
+use crate::find::Vm;
+use crate::find::vcpus;
+use crate::find::vcpus::Descriptor;
+use crate::find::vcpus::is_wanted;
+use crate::memory::{AddressSpace, LiveSpace, Ram};
+use crate::sys::arch::CAN_CALL_AGAIN;
+use crate::sys::{ChildSignals, Process, kvm_extension, monotonic_ns};
+use crate::systems::image::{VmImage, VmSettings};
+use crate::systems::plan::CopyPlan;
+
+/// How often a vCPU is stopped until one stop has ended a `KVM_RUN`.
+const FIRST_STOPS_MAX: u32 = 1000;
+/// `KVM_CAP_SYNC_REGS` of `linux/kvm.h`.
+const CAP_SYNC_REGS: i32 = 74;
+
+/// Fails unless KVM can write the required registers: requesting others would make `KVM_RUN` fail.
+fn check_kvm(process: &Process, kvm: Option<i32>) -> io::Result<()> {
+    let device = match kvm {
+        Some(number) => process.descriptor(number)?,
+        None => File::options().read(true).write(true).open("/dev/kvm")?.into(),
+    };
+    if kvm_extension(&device, CAP_SYNC_REGS)? & page::WANTED == page::WANTED {
+        return Ok(());
+    }
+    Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+}
+
+/// The vCPUs that are wanted, or an error that names those that are there.
+fn wanted(pid: u32, all: Vec<Descriptor>, vcpus: &[u32]) -> Result<Vec<Descriptor>, GuestError> {
+    if all.is_empty() {
+        return Err(GuestError::NoVcpu(pid));
+    }
+    let missing = vcpus.iter().find(|wanted| all.iter().all(|vcpu| vcpu.index != **wanted));
+    if let Some(missing) = missing {
+        return Err(GuestError::NoSuchVcpu { index: *missing, there: all.iter().map(|vcpu| vcpu.index).collect() });
+    }
+    Ok(all.into_iter().filter(|vcpu| is_wanted(vcpus, vcpu.index)).collect())
+}
+
+impl KvmVm {
+    /// Attaches. Each vCPU's thread is stopped some times for some 10 us; when this returns it runs.
+    pub fn attach(vm: &Vm, settings: VmSettings) -> Result<KnownVm<KvmVm>, GuestError> {
+        let vcpus = settings.vcpus.clone();
+        let image = VmImage::load(GuestKind::Vm { vmm: vm.pid }, &vm.name, settings)?;
+        KnownVm::of(KvmVm::seize(vm.pid, &vcpus)?, image)
+    }
+
+    /// Traces the threads of these vCPUs, of all if none is given. What the VM runs is not known yet.
+    pub(crate) fn seize(pid: u32, vcpus: &[u32]) -> Result<KvmVm, GuestError> {
+        if !CAN_CALL_AGAIN {
+            let reason = "glass cannot sample the VMs of KVM on this architecture yet: use QEMU's gdbstub (-gdb)";
+            return Err(GuestError::Unsupported(reason.to_owned()));
+        }
+        let refused = |error: io::Error| match error.kind() {
+            io::ErrorKind::PermissionDenied => permission::explain(pid),
+            io::ErrorKind::NotFound => GuestError::NoProcess(pid),
+            _ => GuestError::System { action: format!("trace the VMM {pid}"), error },
+        };
+        let (descriptors, kvm) = vcpus::descriptors(pid).map_err(refused)?;
+        let descriptors = wanted(pid, descriptors, vcpus)?;
+        let process = Process::open(pid).map_err(refused)?;
+        let no_page = |error: io::Error| {
+            GuestError::Unsupported(format!("KVM does not share the registers of the VM {pid}: {error}"))
+        };
+        check_kvm(&process, kvm).map_err(no_page)?;
+        let candidates = Ram::candidates(pid).map_err(refused)?;
+        if candidates.is_empty() {
+            return Err(GuestError::NoRamFile(pid));
+        }
+        let signals =
+            ChildSignals::block().map_err(|error| GuestError::System { action: "block SIGCHLD".to_owned(), error })?;
+        let found = Search { pid, vcpus: &descriptors, signals: &signals, refused: &refused }.run()?;
+        let mut vcpus = Vec::with_capacity(found.len());
+        for Found { descriptor, id, thread } in found {
+            let page = process.descriptor(descriptor.number).and_then(|vcpu| RunPage::open(&vcpu)).map_err(no_page)?;
+            let stat = File::open(format!("/proc/{pid}/task/{id}/stat")).ok();
+            vcpus.push(Vcpu {
+                index: descriptor.index,
+                page: Some(page),
+                thread,
+                is_synced: false,
+                stat,
+                is_silent: true,
+                slept_at: None,
+                waiting: Waiting::new(pid, id),
+                is_outside: false,
+                paused_samples: 0,
+            });
+        }
+        let (memory, plan) = (Ram::default(), CopyPlan::default());
+        Ok(KvmVm { vcpus, memory, candidates, plan, signals, aside: Aside::new(), warnings: Vec::new() })
+    }
+
+    /// Keeps the threads of the process that started this one off the vCPUs' CPUs too.
+    pub(crate) fn with_parent_aside(mut self) -> KvmVm {
+        self.aside.include_parent();
+        self
+    }
+
+    /// Stops a vCPU until its registers are known. `Ok(None)` if they are not available.
+    fn first_state(&mut self, position: usize) -> Result<Option<CoreState>, GuestError> {
+        for _ in 0..FIRST_STOPS_MAX {
+            let vcpu = &mut self.vcpus[position];
+            let call = match vcpu.thread.hold(&self.signals, DETACH_TIMEOUT)? {
+                Hold::Yes(call) => call,
+                Hold::Late | Hold::Ended => return Ok(None),
+            };
+            let state = vcpu.registers(call);
+            vcpu.thread.release()?;
+            if let Some(state) = state {
+                return Ok(Some(state));
+            }
+            self.rest(monotonic_ns() + 1_000_000)?;
+        }
+        Ok(None)
+    }
+}
+
+impl VmAccess for KvmVm {
+    fn vcpus(&self) -> Vec<u32> {
+        self.vcpus.iter().map(|vcpu| vcpu.index).collect()
+    }
+
+    fn state(&mut self, vcpu: usize) -> Result<Option<CoreState>, GuestError> {
+        if vcpu < self.vcpus.len() { self.first_state(vcpu) } else { Ok(None) }
+    }
+
+    fn memories(&self) -> usize {
+        self.candidates.len()
+    }
+
+    fn read(&mut self, view: access::View, address: u64, into: &mut [u8]) -> Result<usize, GuestError> {
+        let memory = self.candidates.get(view.memory).unwrap_or(&self.memory);
+        LiveSpace::new(memory, view.paging).read(address, into)
+    }
+
+    fn choose_memory(&mut self, memory: usize) -> Result<(), GuestError> {
+        if memory < self.candidates.len() {
+            self.memory = self.candidates.swap_remove(memory);
+            self.candidates.clear();
+        }
+        if !self.memory.is_file() {
+            self.warnings.push("the VM's RAM is no file that is shared, so it is read out of the VMM, which takes some microseconds longer for each sample (with QEMU, `-object memory-backend-memfd,share=on` avoids that)".to_owned());
+        }
+        if !self.memory.is_whole() {
+            self.warnings.push(
+                "where the VM has its RAM above 2 GiB is not known, so nothing is read there: stacks may be cut short"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    fn set_plan(&mut self, plan: CopyPlan) -> Result<(), GuestError> {
+        self.plan = plan;
+        Ok(())
+    }
+
+    fn wait(&mut self, time: Duration) -> Result<(), GuestError> {
+        self.rest(monotonic_ns() + time.as_nanos() as u64)
+    }
+
+    fn give_up(&mut self) {
+        // A thread that does not stop resumes when this one ends.
+        let _ = self.detach();
+    }
+}

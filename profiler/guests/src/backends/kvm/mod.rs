@@ -1,0 +1,312 @@
+//! A VM under KVM, whichever program runs it: each vCPU's thread is stopped by ptrace, its registers
+//! are read from the page that KVM shares with the VMM, its RAM from the file that backs it or out of
+//! the VMM's memory. The VMM does not cooperate and is not affected.
+//!
+//! What happens to the guest if we die at any moment, also by SIGKILL:
+//! - The kernel resumes all threads that we trace when our thread ends. None stays stopped, and a
+//!   signal that one was about to receive is received.
+//! - A thread that had not been put back in front of `KVM_RUN` sees the call return `EINTR` without a
+//!   signal. That is a result that `KVM_RUN` may have at any time; VMMs enter the guest again (QEMU:
+//!   `kvm_cpu_exec` runs its loop once). One that had been put back enters it by itself.
+//! - `kvm_valid_regs` stays set: from then on KVM writes registers into the shared page when `KVM_RUN`
+//!   returns, which is harmless. The next recording finds it set and leaves it so.
+//!
+//! The only visible effect on a VMM: a system call of a vCPU's thread other than `KVM_RUN` may fail
+//! with `EINTR`, if it is one that does so after any stop (signal(7) lists them).
+
+mod aside;
+mod attach;
+mod halt;
+mod page;
+pub(crate) mod permission;
+mod polling;
+mod threads;
+mod vcpu;
+mod waiting;
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use glass_profile::event::{Event, RawSample};
+use glass_profile::model::State;
+
+use crate::Guest;
+use crate::arch::x86_64::CoreState;
+use crate::error::GuestError;
+use crate::find::vcpus;
+use crate::memory::AddressSpace;
+use crate::memory::{Ram, Translator};
+use crate::sys::{ChildSignals, monotonic_ns};
+use crate::systems::plan::{CopyPlan, HeldCore};
+use aside::Aside;
+use page::RunPage;
+use vcpu::{Call, Hold, Thread};
+use waiting::Waiting;
+
+/// Limit of the wait for a vCPU: it may be stuck in the kernel, or wait for a CPU of a loaded host.
+const STOP_TIMEOUT: Duration = Duration::from_millis(500);
+/// The same for a detach.
+const DETACH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An attached VM.
+pub struct KvmVm {
+    // Threads that are dropped before the detach need the signals: declared after them.
+    vcpus: Vec<Vcpu>,
+    memory: Ram,
+    /// What may be the RAM, until one is chosen.
+    candidates: Vec<Ram>,
+    plan: CopyPlan,
+    signals: ChildSignals,
+    aside: Aside,
+    warnings: Vec<String>,
+}
+
+/// A vCPU and its thread.
+struct Vcpu {
+    /// Its number, which is also that of its track.
+    index: u32,
+    /// The page with its registers, until it is restored, before the thread is resumed.
+    page: Option<RunPage>,
+    thread: Thread,
+    /// `KVM_RUN` has returned since registers were requested.
+    is_synced: bool,
+    /// `/proc/PID/task/TID/stat`: its CPU, and for guests that do not report it, whether it sleeps.
+    stat: Option<File>,
+    /// The guest did not report the state of this vCPU, the last time.
+    is_silent: bool,
+    /// Where a guest that does not report it was when the thread slept in `KVM_RUN`, the last time.
+    slept_at: Option<u64>,
+    waiting: Waiting,
+    /// The thread was outside of `KVM_RUN`, the last time.
+    is_outside: bool,
+    /// Samples for which its VM was paused.
+    paused_samples: u64,
+}
+
+impl Vcpu {
+    /// The registers of a stopped vCPU, once they are known.
+    fn registers(&mut self, call: Call) -> Option<CoreState> {
+        self.is_synced |= call.interrupted;
+        self.known_registers()
+    }
+
+    /// Those that KVM has written when the thread left `KVM_RUN` last.
+    fn known_registers(&self) -> Option<CoreState> {
+        self.page.as_ref().filter(|_| self.is_synced).map(RunPage::registers)
+    }
+
+    /// Whether the thread has left `KVM_RUN` because the guest halts.
+    fn has_exited_to_halt(&self) -> bool {
+        self.is_synced && self.page.as_ref().is_some_and(RunPage::has_exited_to_halt)
+    }
+
+    /// The sample while its VM is paused; `there` is where it is, if that is known.
+    fn paused(&mut self, there: Option<RawSample>) -> RawSample {
+        let sample = there.unwrap_or_else(|| RawSample { track: self.index, ..Default::default() });
+        if sample.state == State::NeverStarted {
+            return sample;
+        }
+        self.paused_samples += 1;
+        RawSample { state: State::Paused, ..sample }
+    }
+}
+
+/// Whether a vCPU is halted whose guest does not report it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Rest {
+    /// It is, by what its thread does.
+    is_halted: bool,
+    /// It may be, if it is behind the code of a halt: its instruction pointer, and whether the thread has slept there before.
+    at: Option<(u64, bool)>,
+}
+
+/// A stopped vCPU.
+struct Core<'a> {
+    memory: &'a Ram,
+    translator: Translator,
+    rest: Rest,
+    /// Whether that was requested.
+    was_asked: bool,
+}
+
+impl AddressSpace for Core<'_> {
+    fn read(&mut self, address: u64, into: &mut [u8]) -> Result<usize, GuestError> {
+        Ok(self.translator.read(self.memory, address, into))
+    }
+}
+
+impl HeldCore for Core<'_> {
+    fn is_halted(&mut self) -> Result<bool, GuestError> {
+        self.was_asked = true;
+        let Some((address, has_slept_here)) = self.rest.at.filter(|_| !self.rest.is_halted) else {
+            return Ok(self.rest.is_halted);
+        };
+        let mut code = [0; halt::CODE_BYTES];
+        self.read(address.wrapping_sub(halt::BYTES_BEFORE), &mut code)?;
+        Ok(halt::is_behind_halt(&code, has_slept_here))
+    }
+}
+
+/// Whether a process runs a VM by KVM, as far as we may inspect it.
+pub fn is_vmm(pid: u32) -> bool {
+    vcpus::count(pid).is_ok_and(|count| count > 0)
+}
+
+impl KvmVm {
+    /// One sample of a vCPU; `Ok(None)` if none is possible now.
+    fn sample_vcpu(&mut self, position: usize) -> Result<Option<RawSample>, GuestError> {
+        if self.vcpus[position].is_outside
+            && let Some(waited) = self.sample_waiting(position)?
+        {
+            return Ok(waited);
+        }
+        let vcpu = &mut self.vcpus[position];
+        // Allocated while the guest runs.
+        let room = self.plan.room();
+        // A thread that sleeps in KVM_RUN waits for its guest to be woken, or started.
+        let sleeps = vcpu.is_silent && vcpu.stat.as_ref().is_some_and(is_asleep);
+        let start_ns = monotonic_ns();
+        let Hold::Yes(call) = vcpu.thread.hold(&self.signals, STOP_TIMEOUT)? else { return Ok(None) };
+        vcpu.is_outside = call.run_on.is_none();
+        // Another process has stopped all of the VMM.
+        let is_stopped = vcpu.thread.held().is_some_and(|(signal, _)| signal != libc::SIGTRAP);
+        let state = vcpu.registers(call);
+        let sample = (|| {
+            let Some(state) = state else { return Ok(is_stopped.then(|| vcpu.paused(None))) };
+            let translator = Translator::new(state.paging);
+            let rip = state.registers.rip;
+            let is_asleep = sleeps && call.run_on.is_some();
+            let rest = Rest {
+                is_halted: is_asleep || (!call.interrupted && vcpu.has_exited_to_halt()),
+                // Code without privileges cannot halt.
+                at: (call.run_on.is_some() && state.is_privileged).then(|| (rip, vcpu.slept_at == Some(rip))),
+            };
+            let mut core = Core { memory: &self.memory, translator, rest, was_asked: false };
+            let sample = self.plan.sample(vcpu.index as usize, state, &mut core, room);
+            vcpu.is_silent = core.was_asked;
+            if is_asleep {
+                vcpu.slept_at = Some(rip);
+            }
+            sample.map(|sample| Some(if is_stopped { vcpu.paused(Some(sample)) } else { sample }))
+        })();
+        // Whatever the result, it resumes.
+        vcpu.thread.release()?;
+        let frozen_ns = vcpu.thread.take_frozen_ns();
+        Ok(sample?.map(|sample| RawSample { time_ns: start_ns, frozen_ns, ..sample }))
+    }
+
+    /// One sample of a vCPU whose thread waits for another thread of the VMM, without stopping it: see [`waiting`]. `Ok(None)` if it does not wait,
+    /// `Ok(Some(None))` if no sample is possible while it does.
+    fn sample_waiting(&mut self, position: usize) -> Result<Option<Option<RawSample>>, GuestError> {
+        let vcpu = &mut self.vcpus[position];
+        let start_ns = monotonic_ns();
+        let Some(waits_long) = vcpu.waiting.look(start_ns) else { return Ok(None) };
+        let is_halted = vcpu.has_exited_to_halt();
+        let sample = match vcpu.known_registers() {
+            None => None,
+            Some(state) => {
+                let (translator, rest) = (Translator::new(state.paging), Rest { is_halted, at: None });
+                let mut core = Core { memory: &self.memory, translator, rest, was_asked: false };
+                Some(self.plan.sample(vcpu.index as usize, state, &mut core, self.plan.room())?)
+            }
+        };
+        if !vcpu.waiting.is_unchanged() {
+            // The vCPU may have run while it was copied from.
+            return Ok(None);
+        }
+        let sample = if waits_long && !is_halted { Some(vcpu.paused(sample)) } else { sample };
+        Ok(Some(sample.map(|sample| RawSample { time_ns: start_ns, ..sample })))
+    }
+
+    /// Stops and resumes each vCPU without reading anything: the lower bound that samples are compared with, which is not part of the
+    /// next sample's pause. Returns, for the one that took longest, the time until it was stopped and that until it was resumed.
+    pub fn hold_and_release(&mut self) -> Result<Option<(Duration, Duration)>, GuestError> {
+        let mut longest = (Duration::ZERO, Duration::ZERO);
+        for vcpu in &mut self.vcpus {
+            let start_ns = monotonic_ns();
+            let held = vcpu.thread.hold(&self.signals, STOP_TIMEOUT)?;
+            let held_ns = monotonic_ns();
+            vcpu.thread.release()?;
+            vcpu.thread.take_frozen_ns();
+            if held == Hold::Ended {
+                return Ok(None);
+            }
+            let times = (held_ns - start_ns, monotonic_ns() - start_ns);
+            longest = longest.max((Duration::from_nanos(times.0), Duration::from_nanos(times.1)));
+        }
+        Ok(Some(longest))
+    }
+
+    /// The number of signals that were passed on to the VMM.
+    pub fn signals_handed_on(&self) -> u64 {
+        self.vcpus.iter().map(|vcpu| vcpu.thread.signals()).sum()
+    }
+
+    /// A VM has not ended while one of its vCPUs runs.
+    fn has_ended(&self) -> bool {
+        self.vcpus.iter().all(|vcpu| vcpu.thread.has_ended())
+    }
+}
+
+fn is_asleep(stat: &File) -> bool {
+    let mut bytes = [0; 512];
+    let count = stat.read_at(&mut bytes, 0).unwrap_or(0);
+    let state = threads::parse_stat(&String::from_utf8_lossy(&bytes[..count]));
+    state.is_some_and(|(state, _)| state == 'S')
+}
+
+impl Guest for KvmVm {
+    fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
+        self.warnings.drain(..).for_each(|text| sink(Event::Warning(text)));
+        // Attaching has taken some stops.
+        let tracks_ns = self.vcpus.iter_mut().map(|vcpu| (vcpu.index, vcpu.thread.take_frozen_ns())).collect();
+        sink(Event::Frozen { tracks_ns });
+        Ok(())
+    }
+
+    fn sample(&mut self) -> Result<Option<Vec<Event>>, GuestError> {
+        let mut samples = Vec::with_capacity(self.vcpus.len());
+        // One after the other: each is stopped only for its own sample.
+        for position in 0..self.vcpus.len() {
+            samples.extend(self.sample_vcpu(position)?.map(Event::Sample));
+        }
+        Ok((!self.has_ended()).then_some(samples))
+    }
+
+    fn rest(&mut self, until_ns: u64) -> Result<(), GuestError> {
+        self.aside.look(self.vcpus.iter().filter_map(|vcpu| vcpu.stat.as_ref()));
+        loop {
+            for vcpu in &mut self.vcpus {
+                vcpu.thread.settle()?;
+            }
+            let left_ns = until_ns.saturating_sub(monotonic_ns());
+            if left_ns == 0 {
+                return Ok(());
+            }
+            self.signals.wait(Duration::from_nanos(left_ns));
+        }
+    }
+
+    fn remark(&self) -> Option<String> {
+        let paused = self.vcpus.iter().map(|vcpu| vcpu.paused_samples).max().filter(|samples| *samples > 0)?;
+        Some(format!(
+            "the VM was paused by its owner at {paused} samples of each vCPU: they are shown as paused, where it stood"
+        ))
+    }
+
+    fn tracks(&self) -> u64 {
+        self.vcpus.len() as u64
+    }
+
+    fn detach(&mut self) -> Result<(), GuestError> {
+        let mut result = Ok(());
+        for vcpu in &mut self.vcpus {
+            // Restored first: the thread runs as soon as it is resumed.
+            vcpu.page = None;
+            let detached = vcpu.thread.detach(&self.signals, DETACH_TIMEOUT);
+            result = result.and(detached);
+        }
+        result
+    }
+}

@@ -1,0 +1,354 @@
+//! The moments of samples: random and independent of the guest, so that neither the duration of a sample
+//! nor periodic behaviour of the guest biases the profile.
+
+use std::time::Duration;
+
+use glass_profile::event::Event;
+
+use crate::backends::load::Load;
+use crate::error::GuestError;
+use crate::sys::{monotonic_ns, run_first, sleep_precisely};
+use crate::{Counts, Flow, Guest, Source};
+
+/// Sampling is to take a fifth of the guest's time at most: it runs this many times as long as it is stopped on average.
+const RUN_PER_PAUSE: u64 = 4;
+/// Sampling never takes more than one part in so many of the time since its start, for any pauses.
+const HELD_SHARE: u64 = 4;
+/// Weight of a value in a running average: one in so many.
+const AVERAGED: i64 = 16;
+/// A pause counts as at most this long in averages: a single outlier must not end the sampling for minutes.
+const PAUSE_NS_MAX: u64 = 100_000_000;
+
+/// An average of the last values, `value` being the newest of `count`. Of the first few it is the mean: on a busy host
+/// the first pause may be a hundredth of those that follow.
+fn follow(average: u64, value: u64, count: u64) -> u64 {
+    let weight = (count.clamp(1, AVERAGED as u64)) as i64;
+    average.saturating_add_signed((value as i64 - average as i64) / weight)
+}
+
+/// The deadlines of samples. Pure: time is an argument.
+///
+/// The guest runs for a random time between two samples, and regardless of its past, the next one is equally
+/// likely at each future moment (the times are distributed exponentially). With more regular intervals, samples would
+/// never show the guest just after a pause, when its devices have completed their requests,
+/// and would show it half a period later too often.
+///
+/// No deadline depends on the last sample. If some code of the guest makes a pause long,
+/// a rest in proportion to each pause would sample that code less often. Only if the pauses so
+/// far exceed a quarter of the time, the next sample waits until they do not.
+#[derive(Debug, Clone)]
+pub struct Pacer {
+    period_ns: u64,
+    start_ns: u64,
+    deadline_ns: u64,
+    /// The total of all pauses.
+    held_ns: u64,
+    average_pause_ns: u64,
+    /// The same of all the time from a deadline until the guest runs again.
+    average_spent_ns: u64,
+    random: u64,
+    taken: u64,
+    /// Time without samples although the rate requires some.
+    lost_ns: u64,
+    /// The part of it that was spent only to let the guest run.
+    spared_ns: u64,
+    late: u64,
+}
+
+impl Pacer {
+    /// Deadlines from `start_ns` on. The same `seed` gives the same deadlines.
+    pub fn new(start_ns: u64, rate_hz: u32, seed: u64) -> Pacer {
+        let period_ns = (1_000_000_000 / u64::from(rate_hz.max(1))).max(1);
+        let mut pacer = Pacer {
+            period_ns,
+            start_ns,
+            deadline_ns: 0,
+            held_ns: 0,
+            average_pause_ns: 0,
+            average_spent_ns: 0,
+            random: seed | 1,
+            taken: 0,
+            lost_ns: 0,
+            spared_ns: 0,
+            late: 0,
+        };
+        pacer.start(start_ns);
+        pacer
+    }
+
+    /// Restarts the clock, before the first sample.
+    fn start(&mut self, start_ns: u64) {
+        self.start_ns = start_ns;
+        self.deadline_ns = start_ns + self.random(self.period_ns);
+    }
+
+    /// A random time with this mean.
+    fn random(&mut self, mean_ns: u64) -> u64 {
+        // Marsaglia's xorshift: jitter needs no better randomness.
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        // Above 0 and at most 1, so that the logarithm is at most 37.
+        let uniform = ((self.random >> 11) + 1) as f64 / (1u64 << 53) as f64;
+        (mean_ns as f64 * -uniform.ln()) as u64
+    }
+
+    /// When the next sample is due.
+    pub fn deadline_ns(&self) -> u64 {
+        self.deadline_ns
+    }
+
+    /// Records a sample from `begun_ns` to `now_ns` with a pause of `pause_ns`, and sets the next
+    /// deadline so that the guest has time to run.
+    pub fn taken(&mut self, begun_ns: u64, now_ns: u64, pause_ns: u64) {
+        self.taken += 1;
+        let late_ns = begun_ns.saturating_sub(self.deadline_ns);
+        if late_ns > self.period_ns / 2 {
+            self.late += 1;
+        }
+        self.held_ns = self.held_ns.saturating_add(pause_ns);
+        let pause_ns = pause_ns.min(PAUSE_NS_MAX);
+        let spent_ns = late_ns.min(self.period_ns) + pause_ns;
+        self.average_pause_ns = follow(self.average_pause_ns, pause_ns, self.taken);
+        self.average_spent_ns = follow(self.average_spent_ns, spent_ns, self.taken);
+        // Together with the duration of a sample it makes a period, unless the guest must get more.
+        let wanted_ns = self.period_ns.saturating_sub(self.average_spent_ns);
+        let run_ns = wanted_ns.max(RUN_PER_PAUSE * self.average_pause_ns).max(self.period_ns / 4);
+        let cycle_ns = run_ns + self.average_spent_ns;
+        let gap_ns = self.random(run_ns);
+        // The part of the coming time that exceeds the rate's interval.
+        let share = cycle_ns.saturating_sub(self.period_ns) as f64 / cycle_ns.max(1) as f64;
+        let spared_ns = ((gap_ns + self.average_spent_ns) as f64 * share) as u64;
+        self.spared_ns += spared_ns;
+        let stalled_ns = now_ns.saturating_sub(self.deadline_ns).saturating_sub(spent_ns);
+        self.lost_ns += spared_ns + stalled_ns;
+        self.deadline_ns = now_ns + gap_ns;
+        let earliest_ns = self.start_ns.saturating_add(HELD_SHARE.saturating_mul(self.held_ns));
+        let waits_ns = earliest_ns.saturating_sub(self.deadline_ns);
+        self.deadline_ns += waits_ns;
+        self.spared_ns += waits_ns;
+        self.lost_ns += waits_ns;
+    }
+
+    /// Samples that were left out only to let the guest run.
+    pub fn spared(&self) -> u64 {
+        self.spared_ns / self.period_ns
+    }
+
+    /// Expected samples until `now_ns`, and those of them that were left out or are overdue. Moments are
+    /// random, so the collected samples equal the difference only approximately.
+    fn wanted_and_lost(&self, now_ns: u64) -> (u64, u64) {
+        let wanted = now_ns.saturating_sub(self.start_ns) / self.period_ns;
+        let lost = (self.lost_ns + now_ns.saturating_sub(self.deadline_ns)) / self.period_ns;
+        (wanted, lost.min(wanted.saturating_sub(self.taken)))
+    }
+}
+
+/// Samples a guest at a fixed rate.
+pub struct Paced<G> {
+    guest: G,
+    pacer: Pacer,
+    /// The end of sampling, once it has ended.
+    ended_ns: Option<u64>,
+    /// Samples of single tracks that were not possible.
+    missing: u64,
+    longest_pause_ns: u64,
+    load: Load,
+}
+
+impl<G: Guest> Paced<G> {
+    /// Starts the clock.
+    pub fn new(guest: G, rate_hz: u32) -> Paced<G> {
+        sleep_precisely();
+        // On a busy host it would wait for a CPU while the guest is stopped, and until a vCPU leaves its own.
+        run_first();
+        let now = monotonic_ns();
+        let pacer = Pacer::new(now, rate_hz, now);
+        Paced { guest, pacer, ended_ns: None, missing: 0, longest_pause_ns: 0, load: Load::new() }
+    }
+
+    /// The guest.
+    pub fn guest(&self) -> &G {
+        &self.guest
+    }
+}
+
+impl<G: Guest> Source for Paced<G> {
+    fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
+        self.guest.announce(sink)?;
+        // The time of announcing does not count for samples.
+        self.pacer.start(monotonic_ns());
+        Ok(())
+    }
+
+    fn collect(&mut self, wait: Duration, sink: &mut dyn FnMut(Event)) -> Result<Flow, GuestError> {
+        self.load.look();
+        let until = monotonic_ns().saturating_add(wait.as_nanos() as u64);
+        loop {
+            let deadline = self.pacer.deadline_ns();
+            if deadline > until {
+                self.guest.rest(until)?;
+                return Ok(Flow::More);
+            }
+            self.guest.rest(deadline)?;
+            let now = monotonic_ns();
+            let Some(events) = self.guest.sample()? else {
+                self.ended_ns = Some(now);
+                return Ok(Flow::Ended);
+            };
+            let pauses =
+                events.iter().map(|event| if let Event::Sample(sample) = event { sample.frozen_ns } else { 0 });
+            let pause_ns = pauses.max().unwrap_or(0);
+            self.pacer.taken(now, monotonic_ns(), pause_ns);
+            self.longest_pause_ns = self.longest_pause_ns.max(pause_ns);
+            let samples = events.iter().filter(|event| matches!(event, Event::Sample(_))).count() as u64;
+            self.missing += self.guest.tracks().saturating_sub(samples);
+            events.into_iter().for_each(&mut *sink);
+        }
+    }
+
+    fn counts(&self) -> Counts {
+        let (wanted, lost) = self.pacer.wanted_and_lost(self.ended_ns.unwrap_or_else(monotonic_ns));
+        let tracks = self.guest.tracks();
+        Counts {
+            wanted: wanted * tracks,
+            lost: lost * tracks + self.missing,
+            late: self.pacer.late * tracks,
+            helpers_cpu_ns: 0,
+        }
+    }
+
+    fn detach(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
+        self.ended_ns.get_or_insert_with(monotonic_ns);
+        let (spared, load) = (self.pacer.spared(), self.load.overload());
+        let longest_ms = self.longest_pause_ns as f64 / 1e6;
+        if spared > 0 {
+            let why = load.map_or(String::new(), |(waiting, cpus)| {
+                format!(", as this host is overloaded ({waiting:.1} runnable threads on {cpus} CPUs)")
+            });
+            sink(Event::Warning(format!(
+                "the rate was lowered to keep the guest running: {spared} samples were dropped, because earlier pauses lasted up to {longest_ms:.1} ms{why}; take a lower --rate"
+            )));
+        } else if let Some((waiting, cpus)) = load {
+            sink(Event::Warning(format!(
+                "this host is overloaded ({waiting:.1} runnable threads on {cpus} CPUs): the guest lost more than on a quiet one, and samples came late"
+            )));
+        }
+        self.guest.remark().into_iter().for_each(|text| sink(Event::Warning(text)));
+        self.guest.detach()?;
+        self.guest.left_behind().into_iter().for_each(|text| sink(Event::Warning(text)));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PERIOD: u64 = 1_000_000;
+
+    #[test]
+    fn the_rate_is_kept_and_no_time_is_likelier_than_another() {
+        let mut pacer = Pacer::new(500, 1000, 7);
+        let (mut shorter, mut resumed) = (0, 500);
+        let samples = 100_000;
+        for _ in 0..samples {
+            let now = pacer.deadline_ns();
+            shorter += u64::from(now - resumed < 940_000);
+            resumed = now + 60_000;
+            pacer.taken(now, resumed, 60_000);
+        }
+        // Of an exponential distribution 1 - 1/e is below the mean.
+        let share = shorter as f64 / f64::from(samples);
+        assert!((share - 0.632).abs() < 0.01, "{share}");
+        let rate = f64::from(samples) * PERIOD as f64 / resumed as f64;
+        assert!((rate - 1.0).abs() < 0.01, "{rate}");
+        assert_eq!(pacer.wanted_and_lost(resumed), ((resumed - 500) / PERIOD, 0));
+        assert_eq!((pacer.late, pacer.spared()), (0, 0));
+    }
+
+    #[test]
+    fn what_cannot_be_kept_up_with_is_lost_not_hidden() {
+        let mut pacer = Pacer::new(0, 1000, 7);
+        // One sample that was begun ten periods late.
+        let begun = pacer.deadline_ns() + 10 * PERIOD;
+        pacer.taken(begun, begun, 0);
+        // Expected is the rate times the time, regardless of the random moments.
+        assert_eq!(pacer.wanted_and_lost(begun), (begun / PERIOD, 9));
+        assert_eq!(pacer.late, 1);
+        assert!(pacer.deadline_ns() > begun);
+        // No sample for five more periods.
+        assert_eq!(pacer.wanted_and_lost(pacer.deadline_ns() + 5 * PERIOD).1, 14);
+        // One that took a second.
+        let begun = pacer.deadline_ns();
+        let ended = begun + 1000 * PERIOD;
+        pacer.taken(begun, ended, 1000 * PERIOD);
+        assert_eq!(pacer.wanted_and_lost(ended), (ended / PERIOD, ended / PERIOD - 2));
+        // Three more compensate for it.
+        assert!((3990 * PERIOD..4200 * PERIOD).contains(&pacer.deadline_ns()), "{}", pacer.deadline_ns());
+    }
+
+    /// Runs a guest with a pause of `pause_ns` for each sample; returns the share of time for which it was stopped,
+    /// and the pacer.
+    fn run(pause_ns: u64, samples: u64) -> (f64, Pacer) {
+        let mut pacer = Pacer::new(0, 1000, 7);
+        let (mut still, mut resumed) = (0, 0);
+        for _ in 0..samples {
+            let begun = pacer.deadline_ns();
+            assert!(begun >= resumed, "{begun} after {resumed}");
+            resumed = begun + pause_ns;
+            still += pause_ns;
+            pacer.taken(begun, resumed, pause_ns);
+        }
+        (still as f64 / pacer.deadline_ns() as f64, pacer)
+    }
+
+    #[test]
+    fn a_guest_that_is_expensive_to_hold_still_runs() {
+        // 8 ms: what QEMU's gdbstub takes to stop a VM with a busy disk.
+        for pause_ns in [260_000, 400_000, 2_000_000, 8_000_000] {
+            let (share, pacer) = run(pause_ns, 2000);
+            assert!(share <= 0.26, "{share} at {pause_ns}");
+            assert!(share > 0.14, "{share} at {pause_ns}: the rate is lowered more than needed");
+            let (wanted, lost) = pacer.wanted_and_lost(pacer.deadline_ns());
+            assert!((wanted - lost).abs_diff(2000) < 300 && pacer.late == 0, "{wanted} {lost}");
+            assert!(pacer.spared() > 0);
+        }
+        assert_eq!(run(50_000, 500).1.spared(), 0);
+    }
+
+    /// Pauses that grow to a hundred times the first, as on a host that others begin to use: the guest had half its time
+    /// until the average had followed (2026-11-22).
+    #[test]
+    fn the_guest_runs_three_quarters_of_any_time() {
+        for seed in 1..50 {
+            let mut pacer = Pacer::new(0, 1000, seed);
+            let mut held_ns = 0;
+            for sample in 0..60 {
+                let begun = pacer.deadline_ns();
+                let pause_ns = if sample < 3 { 300_000 } else { 40_000_000 + (sample * seed) % 7 * 20_000_000 };
+                held_ns += pause_ns;
+                pacer.taken(begun, begun + pause_ns, pause_ns);
+                let share = held_ns as f64 / pacer.deadline_ns() as f64;
+                assert!(share <= 0.2501, "{share} after {sample} samples, seed {seed}");
+            }
+        }
+    }
+
+    /// A guest that in turn does something for 5 ms of which a sample takes long, and something else.
+    #[test]
+    fn what_is_expensive_to_look_at_is_seen_as_often() {
+        let mut pacer = Pacer::new(0, 1000, 7);
+        let (mut held_ns, mut slow, samples) = (0, 0, 20_000);
+        for _ in 0..samples {
+            let begun = pacer.deadline_ns();
+            let is_slow = ((begun - held_ns) / 5_000_000).is_multiple_of(2);
+            let pause_ns = if is_slow { 2_000_000 } else { 100_000 };
+            slow += u64::from(is_slow);
+            held_ns += pause_ns;
+            pacer.taken(begun, begun + pause_ns, pause_ns);
+        }
+        let share = slow as f64 / f64::from(samples);
+        assert!((share - 0.5).abs() < 0.03, "{share}");
+    }
+}

@@ -1,0 +1,363 @@
+//! The messages between the process that holds a VM and the one that reads what it copies. Each is one packet.
+//!
+//! The reader may have been taken over by what it reads, so the holder checks each request: it has a length that is bounded, and names
+//! nothing but vCPUs, memories and addresses of the VM that the holder was started for.
+
+use glass_profile::arch::Width;
+use glass_profile::arch::x86_64::Registers;
+use glass_profile::arch::x86_64::paging::Paging;
+use glass_profile::event::{Event, RawSample, Segment, Skid};
+use glass_profile::guest::{Mode, SpaceId, ThreadId};
+use glass_profile::model::State;
+
+use crate::Counts;
+use crate::arch::x86_64::CoreState;
+use crate::backends::access::View;
+use crate::bytes::{Reader, Writer};
+use crate::error::GuestError;
+use crate::systems::plan::{CopyPlan, LinuxPlan};
+
+/// The most that one request reads.
+pub(super) const READ_BYTES_MAX: usize = 32 << 10;
+/// The largest copy of a stack.
+const STACK_BYTES_MAX: u32 = 64 << 10;
+
+/// What the reader requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Request {
+    /// The registers of a vCPU.
+    State { vcpu: usize },
+    /// Memory.
+    Read { view: View, address: u64, bytes: usize },
+    /// Which memory is the RAM.
+    ChooseMemory { memory: usize },
+    /// What samples copy.
+    Plan(CopyPlan),
+    /// Sampling starts.
+    Start,
+    /// Sampling ends.
+    Detach,
+}
+
+/// What the holder answers and reports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Report {
+    /// It is attached: the vCPUs that are sampled, and the number of memories that may be the RAM.
+    Attached { vcpus: Vec<u32>, memories: usize },
+    /// A request has failed, or sampling.
+    Failed { is_of_the_backend: bool, sentence: String },
+    /// Of a vCPU.
+    State(Option<CoreState>),
+    /// What was read.
+    Bytes(Vec<u8>),
+    /// A request that has no other answer was done.
+    Done,
+    /// A warning, a pause, a sample.
+    Event(Event),
+    /// What was counted so far, and the CPU time of the holder.
+    Counts(Counts),
+    /// The guest has ended: there will be no more samples.
+    GuestEnded,
+    /// The last one.
+    Detached,
+}
+
+impl Report {
+    pub(super) fn failed(error: &GuestError) -> Report {
+        let sentence: String = error.to_string().chars().take(4096).collect();
+        Report::Failed { is_of_the_backend: error.is_of_the_backend(), sentence }
+    }
+}
+
+fn write_paging(writer: Writer, paging: &Paging) -> Writer {
+    writer.words(&[paging.cr0, paging.cr3, paging.cr4]).perhaps(paging.efer)
+}
+
+fn read_paging(reader: &mut Reader) -> Option<Paging> {
+    let [cr0, cr3, cr4] = reader.words()?;
+    Some(Paging { cr0, cr3, cr4, efer: reader.perhaps()? })
+}
+
+fn write_registers(writer: Writer, registers: &Registers) -> Writer {
+    writer.words(&[registers.rip, registers.rsp, registers.rbp])
+}
+
+fn read_registers(reader: &mut Reader) -> Option<Registers> {
+    let [rip, rsp, rbp] = reader.words()?;
+    Some(Registers { rip, rsp, rbp })
+}
+
+/// The number of a value in a list of all.
+fn number_of<T: PartialEq>(all: &[T], value: &T) -> u8 {
+    all.iter().position(|known| known == value).map_or(u8::MAX, |index| index as u8)
+}
+
+const WIDTHS: [Width; 3] = [Width::Bits16, Width::Bits32, Width::Bits64];
+const MODES: [Mode; 4] = [Mode::User, Mode::Kernel, Mode::Hypervisor, Mode::Firmware];
+const SKIDS: [Skid; 3] = [Skid::None, Skid::NextBlock { has_returned: false }, Skid::NextBlock { has_returned: true }];
+
+fn read_one<T: Copy>(reader: &mut Reader, all: &[T]) -> Option<T> {
+    all.get(usize::from(reader.byte()?)).copied()
+}
+
+impl Request {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let kind = Writer::of_kind;
+        let writer = match self {
+            Request::State { vcpu } => kind(0).number(*vcpu as u32),
+            Request::Read { view, address, bytes } => {
+                let writer = kind(1).number(view.memory as u32).number(view.vcpu as u32);
+                write_paging(writer, &view.paging).word(*address).number(*bytes as u32)
+            }
+            Request::ChooseMemory { memory } => kind(2).number(*memory as u32),
+            Request::Plan(plan) => {
+                let writer = kind(3).number(plan.stack_bytes).perhaps(plan.cores);
+                let writer = writer.ranges(&plan.programs).ranges(&plan.code).flag(plan.linux.is_some());
+                match &plan.linux {
+                    Some(linux) => writer.words(&[linux.range.start, linux.range.end]).ranges(&linux.idle),
+                    None => writer,
+                }
+            }
+            Request::Start => kind(4),
+            Request::Detach => kind(5),
+        };
+        writer.0
+    }
+
+    /// `None` if they are no request, or one for too much.
+    pub(super) fn parse(bytes: &[u8]) -> Option<Request> {
+        let mut reader = Reader(bytes);
+        let request = match reader.byte()? {
+            0 => Request::State { vcpu: reader.number()? as usize },
+            1 => {
+                let (memory, vcpu) = (reader.number()? as usize, reader.number()? as usize);
+                let view = View { memory, vcpu, paging: read_paging(&mut reader)? };
+                let (address, bytes) = (reader.word()?, reader.number()? as usize);
+                Request::Read { view, address, bytes: Some(bytes).filter(|bytes| *bytes <= READ_BYTES_MAX)? }
+            }
+            2 => Request::ChooseMemory { memory: reader.number()? as usize },
+            3 => {
+                let stack_bytes = Some(reader.number()?).filter(|bytes| *bytes <= STACK_BYTES_MAX)?;
+                let (cores, programs, code) = (reader.perhaps()?, reader.ranges()?, reader.ranges()?);
+                let linux = match reader.flag()? {
+                    true => {
+                        let [start, end] = reader.words()?;
+                        Some(LinuxPlan { range: start..end, idle: reader.ranges()? })
+                    }
+                    false => None,
+                };
+                Request::Plan(CopyPlan { stack_bytes, cores, programs, code, linux })
+            }
+            4 => Request::Start,
+            5 => Request::Detach,
+            _ => return None,
+        };
+        reader.end(request)
+    }
+}
+
+fn write_segment(writer: Writer, segment: &Segment) -> Writer {
+    let registers = &segment.registers;
+    let writer = writer.number(segment.space.0).byte(number_of(&MODES, &segment.mode));
+    let writer = writer.byte(number_of(&WIDTHS, &segment.width));
+    let writer = writer.words(&[registers.ip(), registers.sp(), registers.fp()]);
+    writer.list(&segment.stack, |writer, (address, bytes)| writer.word(*address).bytes(bytes))
+}
+
+fn read_segment(reader: &mut Reader) -> Option<Segment> {
+    let space = SpaceId(reader.number()?);
+    let (mode, width) = (read_one(reader, &MODES)?, read_one(reader, &WIDTHS)?);
+    let registers = read_registers(reader)?.into();
+    let stack = reader.list(|reader| Some((reader.word()?, reader.bytes()?.to_vec())))?;
+    Some(Segment { space, mode, width, registers, stack, ..Default::default() })
+}
+
+/// The bytes of an event that a held VM has; of another one none, since those are the reader's own.
+pub(super) fn event_bytes(event: &Event) -> Option<Vec<u8>> {
+    let writer = match event {
+        Event::Warning(text) => Writer::of_kind(10).bytes(text.as_bytes()),
+        Event::Frozen { tracks_ns } => {
+            Writer::of_kind(11).list(tracks_ns, |writer, (track, ns)| writer.number(*track).word(*ns))
+        }
+        Event::Sample(sample) => {
+            let writer = Writer::of_kind(12).word(sample.time_ns).number(sample.track).word(sample.frozen_ns);
+            let writer = writer.perhaps(sample.thread.map(|thread| u64::from(thread.0)));
+            let writer = writer.byte(sample.state.number() as u8).byte(number_of(&SKIDS, &sample.skid));
+            writer.list(&sample.segments, write_segment)
+        }
+        _ => return None,
+    };
+    Some(writer.0)
+}
+
+fn read_sample(reader: &mut Reader) -> Option<RawSample> {
+    let (time_ns, track, frozen_ns) = (reader.word()?, reader.number()?, reader.word()?);
+    let thread = reader.perhaps()?.map(u32::try_from).transpose().ok()?.map(ThreadId);
+    let (state, skid) = (read_one(reader, &State::ALL)?, read_one(reader, &SKIDS)?);
+    let segments = reader.list(read_segment)?;
+    Some(RawSample { time_ns, track, state, thread, skid, segments, frozen_ns })
+}
+
+impl Report {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let kind = Writer::of_kind;
+        let writer = match self {
+            Report::Attached { vcpus, memories } => {
+                kind(0).list(vcpus, |writer, vcpu| writer.number(*vcpu)).number(*memories as u32)
+            }
+            Report::Failed { is_of_the_backend, sentence } => {
+                kind(1).flag(*is_of_the_backend).bytes(sentence.as_bytes())
+            }
+            Report::State(None) => kind(2).flag(false),
+            Report::State(Some(state)) => {
+                let writer = write_registers(kind(2).flag(true), &state.registers);
+                let writer = write_paging(writer, &state.paging).byte(number_of(&WIDTHS, &state.width));
+                writer.flag(state.is_privileged).flag(state.is_at_reset).perhaps(state.interrupt_table)
+            }
+            Report::Bytes(bytes) => kind(3).bytes(bytes),
+            Report::Done => kind(4),
+            Report::Counts(counts) => kind(5).words(&[counts.wanted, counts.lost, counts.late, counts.helpers_cpu_ns]),
+            Report::GuestEnded => kind(6),
+            Report::Detached => kind(7),
+            Report::Event(event) => return event_bytes(event).unwrap_or_default(),
+        };
+        writer.0
+    }
+
+    /// `None` if they are no report.
+    pub(super) fn parse(bytes: &[u8]) -> Option<Report> {
+        let mut reader = Reader(bytes);
+        let report = match reader.byte()? {
+            0 => Report::Attached { vcpus: reader.list(Reader::number)?, memories: reader.number()? as usize },
+            1 => Report::Failed { is_of_the_backend: reader.flag()?, sentence: reader.text()? },
+            2 if reader.flag()? => {
+                let (registers, paging) = (read_registers(&mut reader)?, read_paging(&mut reader)?);
+                let width = read_one(&mut reader, &WIDTHS)?;
+                let (is_privileged, is_at_reset) = (reader.flag()?, reader.flag()?);
+                let interrupt_table = reader.perhaps()?;
+                Report::State(Some(CoreState { registers, paging, width, is_privileged, is_at_reset, interrupt_table }))
+            }
+            2 => Report::State(None),
+            3 => Report::Bytes(reader.bytes()?.to_vec()),
+            4 => Report::Done,
+            5 => {
+                let [wanted, lost, late, helpers_cpu_ns] = reader.words()?;
+                Report::Counts(Counts { wanted, lost, late, helpers_cpu_ns })
+            }
+            6 => Report::GuestEnded,
+            7 => Report::Detached,
+            10 => Report::Event(Event::Warning(reader.text()?)),
+            11 => {
+                let tracks_ns = reader.list(|reader| Some((reader.number()?, reader.word()?)))?;
+                Report::Event(Event::Frozen { tracks_ns })
+            }
+            12 => Report::Event(Event::Sample(read_sample(&mut reader)?)),
+            _ => return None,
+        };
+        reader.end(report)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state() -> CoreState {
+        CoreState {
+            registers: Registers { rip: 1, rsp: 2, rbp: u64::MAX },
+            paging: Paging { cr0: 3, cr3: 4, cr4: 5, efer: Some(6) },
+            width: Width::Bits32,
+            is_privileged: true,
+            is_at_reset: false,
+            interrupt_table: None,
+        }
+    }
+
+    fn requests() -> Vec<Request> {
+        let view = View { memory: 1, vcpu: 2, paging: state().paging };
+        let linux = LinuxPlan { range: 5..6, idle: vec![7..8, 9..10] };
+        let plan = CopyPlan {
+            stack_bytes: 24 << 10,
+            cores: Some(9),
+            programs: vec![1..2, 4..5],
+            code: vec![1..3, 4..5],
+            linux: Some(linux),
+        };
+        vec![
+            Request::State { vcpu: 3 },
+            Request::Read { view, address: u64::MAX, bytes: READ_BYTES_MAX },
+            Request::ChooseMemory { memory: 7 },
+            Request::Plan(CopyPlan::default()),
+            Request::Plan(plan),
+            Request::Start,
+            Request::Detach,
+        ]
+    }
+
+    fn reports() -> Vec<Report> {
+        let segment =
+            Segment { stack: vec![(1, vec![2; 300]), (3, Vec::new())], mode: Mode::Kernel, ..Default::default() };
+        let sample = RawSample {
+            time_ns: 1,
+            track: 2,
+            frozen_ns: 3,
+            state: State::Unknown,
+            thread: Some(ThreadId(u32::MAX)),
+            skid: SKIDS[2],
+            segments: vec![segment; 2],
+        };
+        vec![
+            Report::Attached { vcpus: vec![0, 3], memories: 2 },
+            Report::Failed { is_of_the_backend: true, sentence: "why".to_owned() },
+            Report::State(None),
+            Report::State(Some(state())),
+            Report::Bytes(vec![1, 2, 3]),
+            Report::Done,
+            Report::Event(Event::Warning("w".to_owned())),
+            Report::Event(Event::Frozen { tracks_ns: vec![(1, 2)] }),
+            Report::Event(Event::Sample(sample)),
+            Report::Counts(Counts { wanted: 1, lost: 2, late: 3, helpers_cpu_ns: 4 }),
+            Report::GuestEnded,
+            Report::Detached,
+        ]
+    }
+
+    #[test]
+    fn messages_arrive_as_they_were_sent_and_no_others_do() {
+        fn check<T: PartialEq + std::fmt::Debug>(
+            all: &[T],
+            to: impl Fn(&T) -> Vec<u8>,
+            parse: impl Fn(&[u8]) -> Option<T>,
+        ) {
+            for message in all {
+                let bytes = to(message);
+                assert_eq!(parse(&bytes).as_ref(), Some(message));
+                for cut in 0..bytes.len() {
+                    assert_ne!(parse(&bytes[..cut]).as_ref(), Some(message), "cut at {cut}");
+                }
+                assert_eq!(parse(&[&bytes[..], &[0]].concat()), None, "too long: {message:?}");
+                // Whatever a byte is changed to, there is no panic, and no more memory than the message has bytes.
+                for at in 0..bytes.len() {
+                    for value in [0, 1, 0x7f, 0xff] {
+                        let mut changed = bytes.clone();
+                        changed[at] = value;
+                        let _ = parse(&changed);
+                    }
+                }
+            }
+        }
+        check(&requests(), Request::to_bytes, Request::parse);
+        check(&reports(), Report::to_bytes, Report::parse);
+        assert_eq!(Request::parse(&[]), None);
+        assert_eq!(Request::parse(&[99]), None);
+    }
+
+    #[test]
+    fn requests_for_too_much_are_refused() {
+        let view = View { memory: 0, vcpu: 0, paging: Paging::default() };
+        let read = Request::Read { view, address: 0, bytes: READ_BYTES_MAX + 1 };
+        assert_eq!(Request::parse(&read.to_bytes()), None);
+        let plan = CopyPlan { stack_bytes: STACK_BYTES_MAX + 1, ..Default::default() };
+        assert_eq!(Request::parse(&Request::Plan(plan).to_bytes()), None);
+    }
+}

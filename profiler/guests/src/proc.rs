@@ -1,0 +1,81 @@
+//! Texts of `/proc` about processes of this machine.
+
+use std::fs;
+
+use crate::error::GuestError;
+
+/// The most threads of a process that are looked at one by one.
+const THREADS_MAX: usize = 4096;
+
+/// A line of `/proc/PID/maps`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MapsLine {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) executable: bool,
+    pub(crate) is_writable: bool,
+    pub(crate) is_shared: bool,
+    pub(crate) device: (u32, u32),
+    pub(crate) inode: u64,
+    pub(crate) offset: u64,
+    pub(crate) path: String,
+    /// The file has no name any more, or never had one.
+    pub(crate) is_deleted: bool,
+}
+
+/// What the kernel appends to the path of a file that was deleted.
+const DELETED: &str = " (deleted)";
+
+/// The path of a file, whether it still has it or not.
+pub(crate) fn without_deleted(path: &str) -> &str {
+    path.strip_suffix(DELETED).unwrap_or(path)
+}
+
+/// Reads `/proc/PID/maps`; lines that are not understood are left out.
+pub(crate) fn parse_maps(maps: &str) -> Vec<MapsLine> {
+    let parse = |line: &str| {
+        let mut fields = line.splitn(6, ' ').filter(|field| !field.is_empty());
+        let (start, end) = fields.next()?.split_once('-')?;
+        let permissions = fields.next()?;
+        let offset = fields.next()?;
+        let (major, minor) = fields.next()?.split_once(':')?;
+        let inode = fields.next()?;
+        let path = fields.next().unwrap_or("").trim_start();
+        Some(MapsLine {
+            start: u64::from_str_radix(start, 16).ok()?,
+            end: u64::from_str_radix(end, 16).ok()?,
+            executable: permissions.contains('x'),
+            is_writable: permissions.contains('w'),
+            is_shared: permissions.contains('s'),
+            device: (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?),
+            inode: inode.parse().ok()?,
+            offset: u64::from_str_radix(offset, 16).ok()?,
+            path: without_deleted(path).to_owned(),
+            is_deleted: path.ends_with(DELETED),
+        })
+    };
+    maps.lines().filter_map(parse).collect()
+}
+
+/// The threads of a process.
+pub(crate) fn threads(pid: u32) -> Result<Vec<u32>, GuestError> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task")).map_err(|_| GuestError::NoProcess(pid))?;
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).take(THREADS_MAX).collect())
+}
+
+/// Whether there is no such thread, or only what is left of it until its parent looks.
+pub fn has_ended(thread: u32) -> bool {
+    // The name in it may be no text.
+    let stat = fs::read(format!("/proc/{thread}/stat")).unwrap_or_default();
+    let stat = String::from_utf8_lossy(&stat);
+    stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with(['Z', 'X', 'x']))
+}
+
+/// A thread of a process that still runs: its first one, if that has not ended before the others (`pthread_exit` in
+/// main). `/proc` has the same under its id. The process's own id if none runs.
+pub(crate) fn living(pid: u32) -> u32 {
+    if !has_ended(pid) {
+        return pid;
+    }
+    threads(pid).unwrap_or_default().into_iter().find(|thread| !has_ended(*thread)).unwrap_or(pid)
+}

@@ -1,0 +1,241 @@
+//! What a VM runs: its images are read, compared with its memory and found where they have moved to. What the other half needs of that,
+//! which stops the VM and copies, is a [`CopyPlan`].
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use glass_formats as formats;
+use glass_profile::arch::x86_64::paging::Paging;
+use glass_profile::arch::{Architecture, Width};
+use glass_profile::event::Event;
+use glass_profile::guest::{Guest, GuestKind};
+use glass_profile::image::{Image, ImageError};
+
+use crate::arch::x86_64::CoreState;
+use crate::error::GuestError;
+use crate::files::OpenedFiles;
+use crate::memory::AddressSpace;
+use crate::systems::linux::{self, Linux};
+use crate::systems::plan::{CopyPlan, GUEST, SPACE};
+use crate::systems::relocated;
+use crate::systems::symbols::{self, GuestProgram, SymbolFile};
+
+/// Bytes of code that are compared with the guest if the image has no build id that is loaded.
+const CODE_BYTES_COMPARED: usize = 64;
+
+/// How a VM is sampled.
+#[derive(Debug, Clone)]
+pub struct VmSettings {
+    /// How much of the stack is copied.
+    pub stack_bytes: u32,
+    /// What the guest runs: images, maps of symbols.
+    pub symbols: Vec<SymbolFile>,
+    /// The vCPUs to sample by their index, all if empty.
+    pub vcpus: Vec<u32>,
+    /// A kernel without symbols that the VM was started with: addresses are recorded, with a warning.
+    pub boot_image: Option<PathBuf>,
+    /// Symbols that do not fit what the guest runs are used all the same, with a warning.
+    pub force: bool,
+}
+
+impl VmSettings {
+    /// All vCPUs of a guest that runs `symbols`.
+    pub fn new(stack_bytes: u32, symbols: PathBuf) -> VmSettings {
+        VmSettings { stack_bytes, symbols: vec![symbols.into()], boot_image: None, vcpus: Vec::new(), force: false }
+    }
+}
+
+/// What a VM runs.
+pub(crate) struct VmImage {
+    guest: Guest,
+    programs: Vec<GuestProgram>,
+    settings: VmSettings,
+    /// Address of the guest's per-core state, if it is one of ours.
+    cores: Option<u64>,
+    /// The kernel, if the guest is a Linux, once it has been looked at; by its place in `programs`.
+    linux: Option<(usize, Linux)>,
+}
+
+impl VmImage {
+    /// Reads and parses the symbol files of a guest.
+    pub(crate) fn load(kind: GuestKind, name: &str, settings: VmSettings) -> Result<VmImage, GuestError> {
+        VmImage::load_of(kind, name, settings, &OpenedFiles::default())
+    }
+
+    /// The same of files some of which are open.
+    pub(crate) fn load_of(
+        kind: GuestKind,
+        name: &str,
+        settings: VmSettings,
+        opened: &OpenedFiles,
+    ) -> Result<VmImage, GuestError> {
+        let guest = Guest { id: GUEST, kind, name: name.to_owned(), architecture: Architecture::X86_64 };
+        let programs = symbols::load(&settings.symbols, opened)?;
+        let cores = programs.iter().find_map(|program| {
+            program.landmark(formats::CORES_SYMBOL).map(|address| address.wrapping_add(program.bias.get()))
+        });
+        Ok(VmImage { guest, programs, settings, cores, linux: None })
+    }
+
+    /// Compares the images with what the guest has in memory, finds a kernel that has moved, and copies the unwind tables
+    /// that a Linux keeps there. [`prepare`](VmImage::prepare) comes after it. `read` copies from an address in the address space
+    /// that its first argument selects. `Ok` holds a warning for what could not be done. An error may be one of the moment: a guest that
+    /// runs meanwhile may remove the address space.
+    pub(crate) fn check(
+        &mut self,
+        state: &CoreState,
+        mut read: impl FnMut(Paging, u64, &mut [u8]) -> Result<usize, GuestError>,
+    ) -> Result<Option<String>, GuestError> {
+        let checked = self.check_in(state, &mut Selected { paging: state.paging, read: &mut read });
+        let is_incomplete = match &checked {
+            Ok(warning) => warning.is_some(),
+            Err(error) => is_about_symbols(error),
+        };
+        if !is_incomplete || !self.programs.iter().any(GuestProgram::is_linux) {
+            return checked;
+        }
+        let Some(paging) = linux::paging_of_kernel(state, &mut read)? else { return checked };
+        match (self.check_in(state, &mut Selected { paging, read: &mut read }), checked) {
+            (Err(_), checked @ Ok(_)) => checked,
+            (of_kernel, _) => of_kernel,
+        }
+    }
+
+    /// The same in one address space.
+    fn check_in(&mut self, state: &CoreState, space: &mut impl AddressSpace) -> Result<Option<String>, GuestError> {
+        let mut warnings = Vec::new();
+        if let Some(kernel) = &self.settings.boot_image {
+            warnings.push(format!(
+                "code is shown by address alone, because {} {}, with --symbols",
+                kernel.display(),
+                ImageError::BootImage
+            ));
+        }
+        let mut kernel = None;
+        for (index, program) in self.programs.iter().enumerate().filter(|(_, program)| !program.is_right) {
+            let checked = if program.is_linux() && kernel.is_none() {
+                Linux::find(program, space).map(|mut linux| {
+                    let warning = linux.warning.take();
+                    kernel = Some((index, linux));
+                    warning
+                })
+            } else {
+                self.find_moved(program, state, space)?;
+                check_program(program, space)
+            };
+            match checked {
+                Ok(warning) => warnings.extend(warning),
+                Err(error) if self.settings.force && is_about_symbols(&error) => {
+                    warnings.push(format!("names may be wrong: {error}"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.linux = kernel;
+        Ok((!warnings.is_empty()).then(|| warnings.join("; ")))
+    }
+
+    /// Takes note of where a kernel is that has moved. One of ours never does, and a Linux is found in its own way.
+    fn find_moved(
+        &self,
+        program: &GuestProgram,
+        state: &CoreState,
+        space: &mut impl AddressSpace,
+    ) -> Result<(), GuestError> {
+        let may_move = self.cores.is_none() && program.address.is_none() && !program.is_linux();
+        if let Some(image) = program.elf.as_ref().filter(|_| may_move && state.width == Width::Bits64)
+            && let Some(slide) = relocated::slide(image, state, space)?
+        {
+            program.bias.set(slide);
+        }
+        Ok(())
+    }
+
+    /// Does what [`check`](VmImage::check) has left for when the guest runs again; returns a warning for what could
+    /// not be done.
+    pub(crate) fn prepare(&mut self) -> Option<String> {
+        self.linux.as_mut()?.1.parse()
+    }
+
+    /// What the half that stops the VM needs, once [`check`](VmImage::check) has passed.
+    pub(crate) fn plan(&self) -> CopyPlan {
+        let linux = self.linux.as_ref().map(|(_, linux)| linux.plan());
+        let code = self.programs.iter().filter_map(|program| Some((program.elf.as_ref()?, program.bias.get())));
+        let moved = |(image, bias): (&Arc<Image>, u64)| {
+            let place = move |range: Range<u64>| range.start.wrapping_add(bias)..range.end.wrapping_add(bias);
+            image.code_ranges().map(place).collect::<Vec<_>>()
+        };
+        CopyPlan {
+            stack_bytes: self.settings.stack_bytes,
+            cores: self.cores,
+            programs: self.programs.iter().map(GuestProgram::range).collect(),
+            code: code.flat_map(moved).collect(),
+            linux,
+        }
+    }
+
+    /// What the VM is, for the sentence of an error.
+    pub(crate) fn kind(&self) -> GuestKind {
+        self.guest.kind
+    }
+
+    /// The guest, the tracks of the vCPUs that are sampled, by their numbers, and where what it runs is.
+    pub(crate) fn announce(&self, vcpus: impl Iterator<Item = u32>, sink: &mut dyn FnMut(Event)) {
+        sink(Event::Guest(self.guest.clone()));
+        sink(Event::Space { space: SPACE, guest: GUEST, process: None, copy_of: None });
+        for vcpu in vcpus {
+            let name = format!("vcpu {vcpu}");
+            sink(Event::Track { track: vcpu, guest: GUEST, id: u64::from(vcpu), name });
+        }
+        for (index, program) in self.programs.iter().enumerate() {
+            let linux = self.linux.as_ref().filter(|(kernel, _)| *kernel == index).map(|(_, linux)| linux);
+            let slide = linux.map_or(program.bias.get(), |linux| linux.slide);
+            for (range, bias, program) in program.programs(slide, linux.and_then(|linux| linux.orc.as_ref())) {
+                sink(Event::Place { space: SPACE, range, bias, program });
+            }
+        }
+    }
+}
+
+/// An address space of a guest that is read by a function.
+struct Selected<'a, R> {
+    paging: Paging,
+    read: &'a mut R,
+}
+
+impl<R: FnMut(Paging, u64, &mut [u8]) -> Result<usize, GuestError>> AddressSpace for Selected<'_, R> {
+    fn read(&mut self, address: u64, into: &mut [u8]) -> Result<usize, GuestError> {
+        (self.read)(self.paging, address, into)
+    }
+}
+
+/// Whether an error is that symbols and guest do not fit.
+pub(crate) fn is_about_symbols(error: &GuestError) -> bool {
+    matches!(error, GuestError::WrongImage { .. } | GuestError::Symbols(_) | GuestError::KernelNotFound(_))
+}
+
+/// Compares an image with memory. `Ok` holds a warning if that could not be done.
+fn check_program(program: &GuestProgram, space: &mut impl AddressSpace) -> Result<Option<String>, GuestError> {
+    let wrong = |difference: &str| {
+        let place = program.address.map(|address| format!(" at the load address {address:#x}")).unwrap_or_default();
+        GuestError::WrongImage { path: program.path.clone(), difference: format!("{difference}{place}") }
+    };
+    if let Some(image) = &program.elf {
+        if let (Some(address), Some(build_id)) = (image.build_id_address, &image.build_id) {
+            let mut found = vec![0; build_id.len()];
+            if space.read(address.wrapping_add(program.bias.get()), &mut found)? == found.len() {
+                return if found == *build_id { Ok(None) } else { Err(wrong("it has another build id")) };
+            }
+        }
+        if let Some((address, code)) = image.code_segments().next() {
+            let code = &code[..code.len().min(CODE_BYTES_COMPARED)];
+            let mut found = vec![0; code.len()];
+            let read = space.read(address.wrapping_add(program.bias.get()), &mut found)?;
+            if read == found.len() {
+                return if found == code { Ok(None) } else { Err(wrong("the code in its memory differs")) };
+            }
+        }
+    }
+    Ok(Some(format!("whether the guest runs {} could not be checked", program.path.display())))
+}

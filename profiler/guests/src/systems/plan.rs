@@ -1,0 +1,229 @@
+//! What a sample of a VM needs beside the registers: plain data that [`VmImage`](crate::systems::image::VmImage) makes of the symbol files, so
+//! that the code which stops a VM and copies from it parses no file and no memory of the guest.
+
+use std::ops::Range;
+
+use glass_formats as formats;
+use glass_profile::arch::Width;
+use glass_profile::arch::x86_64::Registers;
+use glass_profile::event::{RawSample, Segment, Skid};
+use glass_profile::guest::{GuestId, Mode, SpaceId};
+use glass_profile::model::State;
+
+use crate::arch::x86_64::CoreState;
+use crate::error::GuestError;
+use crate::memory::AddressSpace;
+use crate::systems::stack;
+
+/// Bytes of the state of a core that are read for a sample.
+pub(crate) const CORE_STATE_READ: usize = formats::ACTIVITY_OFFSET as usize + 4;
+/// The most that is copied of the stack that an interrupt left: Linux's are of 16 KiB.
+const LEFT_STACK_BYTES_MAX: usize = 16 << 10;
+
+/// The one guest, and the one address space, of a source of this kind: kernels share their part of each.
+pub(crate) const GUEST: GuestId = GuestId(0);
+pub(crate) const SPACE: SpaceId = SpaceId(0);
+
+/// A stopped core.
+pub(crate) trait HeldCore: AddressSpace {
+    /// Whether the core sleeps according to the VMM's side; called only if the guest does not report it.
+    fn is_halted(&mut self) -> Result<bool, GuestError>;
+
+    /// Whether the core stands wherever it was, and not only between two blocks of instructions.
+    fn is_exact(&self) -> bool {
+        true
+    }
+}
+
+/// How a VM is sampled, as far as that depends on what it runs. The default, of a VM of which nothing is known, copies no stack.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CopyPlan {
+    /// How much of the stack is copied.
+    pub(crate) stack_bytes: u32,
+    /// Address of the guest's per-core state, if it is one of ours.
+    pub(crate) cores: Option<u64>,
+    /// Where the programs of the guest are.
+    pub(crate) programs: Vec<Range<u64>>,
+    /// Where their machine code is.
+    pub(crate) code: Vec<Range<u64>>,
+    /// The kernel, if the guest is a Linux.
+    pub(crate) linux: Option<LinuxPlan>,
+}
+
+/// What is needed of a Linux guest's kernel.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LinuxPlan {
+    /// The kernel's code and data.
+    pub(crate) range: Range<u64>,
+    /// Where a core waits for work.
+    pub(crate) idle: Vec<Range<u64>>,
+}
+
+impl LinuxPlan {
+    /// Whether a core at this address waits for work; `None` if it is not in the kernel.
+    fn waits(&self, address: u64) -> Option<bool> {
+        self.range.contains(&address).then(|| self.idle.iter().any(|range| range.contains(&address)))
+    }
+}
+
+impl CopyPlan {
+    /// Room for the stack of a sample, all of it touched: a page fault would be part of the pause.
+    pub(crate) fn room(&self) -> Vec<u8> {
+        std::hint::black_box(vec![1; self.stack_bytes as usize])
+    }
+
+    /// Copies a sample of a core, its stack to `stack`; time and pause are not known yet.
+    pub(crate) fn sample(
+        &self,
+        index: usize,
+        state: CoreState,
+        core: &mut impl HeldCore,
+        stack: Vec<u8>,
+    ) -> Result<RawSample, GuestError> {
+        let track = index as u32;
+        if state.is_at_reset {
+            return Ok(RawSample { track, state: State::NeverStarted, ..Default::default() });
+        }
+        let CoreState { registers, width, .. } = state;
+        let mode = self.mode(&state);
+        let segment = |registers: Registers, stack| {
+            let registers = registers.into();
+            Segment { space: SPACE, mode, width, registers, stack, ..Default::default() }
+        };
+        if width != Width::Bits64 {
+            let segments = vec![segment(registers, Vec::new())];
+            return Ok(RawSample { track, state: self.state(core, index)?, segments, ..Default::default() });
+        }
+        let mut segments = Vec::with_capacity(2);
+        let mut outer = registers;
+        if state.is_privileged
+            && self.cores.is_some()
+            && let Some(caller) = self.caller_of_service(core, registers)?
+        {
+            segments.push(segment(registers, Vec::new()));
+            outer = caller;
+        }
+        // The stack of a guest's process cannot be unwound.
+        let in_process = mode == Mode::User && self.linux.is_some() && !self.has_image(registers.rip);
+        let pieces = if in_process { Vec::new() } else { self.copy_stack(core, outer, stack)? };
+        let waits = self.linux.as_ref().and_then(|linux| match mode {
+            Mode::User => Some(false),
+            _ => linux.waits(registers.rip),
+        });
+        let skid = if core.is_exact() || !segments.is_empty() { Skid::None } else { skid(core, registers)? };
+        let state = match waits {
+            Some(true) => State::Idle,
+            Some(false) => State::Running,
+            None => self.state(core, index)?,
+        };
+        segments.push(segment(outer, pieces));
+        Ok(RawSample { track, state, skid, segments, ..Default::default() })
+    }
+
+    /// Whose code runs. An image of ours is kernel and service in one, whatever it may do.
+    fn mode(&self, state: &CoreState) -> Mode {
+        if self.cores.is_some() || state.is_privileged { Mode::Kernel } else { Mode::User }
+    }
+
+    fn has_image(&self, address: u64) -> bool {
+        self.programs.iter().any(|range| range.contains(&address))
+    }
+
+    /// The pieces of memory that hold a stack.
+    fn copy_stack(
+        &self,
+        core: &mut impl HeldCore,
+        registers: Registers,
+        mut stack: Vec<u8>,
+    ) -> Result<Vec<(u64, Vec<u8>)>, GuestError> {
+        let (start, bytes) = (registers.rsp, stack.len());
+        // The functions of a Linux have no frame pointers.
+        let is_code = |address| self.linux.is_none() && self.has_code(address);
+        let read = |address, into: &mut [u8]| core.read(address, into);
+        let copied = stack::copy((start, registers.rbp), &mut stack, read, is_code)?;
+        stack.truncate(copied);
+        let room = bytes - copied;
+        let left = if self.linux.is_some() { stack::left_stack(start, &stack) } else { None };
+        let mut pieces = vec![(start, stack)];
+        if let Some(left) = left {
+            let mut bytes = vec![0; room.min(LEFT_STACK_BYTES_MAX)];
+            let copied = core.read(left, &mut bytes)?;
+            bytes.truncate(copied);
+            pieces.push((left, bytes));
+        }
+        Ok(pieces)
+    }
+
+    fn state(&self, core: &mut impl HeldCore, index: usize) -> Result<State, GuestError> {
+        Ok(match self.activity(core, index)? {
+            Some(formats::Activity::Idle) => State::Idle,
+            Some(formats::Activity::Off) => State::NeverStarted,
+            Some(formats::Activity::Spinning) => State::Spinning,
+            Some(formats::Activity::Running) => State::Running,
+            None if core.is_halted()? => State::Idle,
+            None => State::Running,
+        })
+    }
+
+    /// The state of a core that the guest reports; none for a core that it has not started.
+    fn activity(&self, core: &mut impl HeldCore, index: usize) -> Result<Option<formats::Activity>, GuestError> {
+        let Some(address) = self.core_state(index) else { return Ok(None) };
+        let mut words = [0; CORE_STATE_READ];
+        if core.read(address, &mut words)? < words.len() {
+            return Ok(None);
+        }
+        let word = |at: usize| u32::from_le_bytes([words[at], words[at + 1], words[at + 2], words[at + 3]]);
+        let activity = formats::Activity::from_word(word(formats::ACTIVITY_OFFSET as usize));
+        Ok(activity.filter(|_| word(0) == formats::CORE_MAGIC))
+    }
+
+    /// Where the guest has the state of a core, of which [`CORE_STATE_READ`] bytes are read, if it is one of ours.
+    pub(crate) fn core_state(&self, index: usize) -> Option<u64> {
+        let cores = self.cores.filter(|_| index < formats::CORES_MAX)?;
+        Some(cores.wrapping_add(index as u64 * formats::CORE_STATE_BYTES))
+    }
+
+    /// The addresses between which all code is, if a sample needs only a core's registers, its stack and its state: not of a Linux.
+    pub(crate) fn code_of_simple_guest(&self) -> Option<Range<u64>> {
+        let start = self.programs.iter().map(|range| range.start).min().filter(|_| self.linux.is_none())?;
+        Some(start..self.programs.iter().map(|range| range.end).max()?)
+    }
+
+    fn has_code(&self, address: u64) -> bool {
+        self.code.iter().any(|range| range.contains(&address))
+    }
+
+    /// Our images run in ring 3; ring 0 holds only services on a stack of their own, which return by
+    /// `iret`. Finds the registers of the code in ring 3 that called one.
+    fn caller_of_service(&self, core: &mut impl HeldCore, service: Registers) -> Result<Option<Registers>, GuestError> {
+        const FRAME_WORDS: usize = 5;
+        // The first frame is the service's own if an interrupt has just ended its halt.
+        const FRAMES_MAX: usize = 2;
+        let mut stack_pointer = service.rsp;
+        for _ in 0..FRAMES_MAX {
+            let mut bytes = [0; FRAME_WORDS * 8];
+            if core.read(stack_pointer, &mut bytes)? < bytes.len() {
+                break;
+            }
+            let (words, _) = bytes.as_chunks::<8>();
+            let [rip, code_segment, _flags, rsp, stack_segment] =
+                [0, 1, 2, 3, 4].map(|at| u64::from_le_bytes(words[at]));
+            let is_selector = |segment: u64, ring: u64| segment < 0x100 && segment & 3 == ring;
+            if is_selector(code_segment, 3) && is_selector(stack_segment, 3) && self.has_code(rip) {
+                return Ok(Some(Registers { rip, rsp, rbp: service.rbp }));
+            }
+            if !is_selector(code_segment, 0) {
+                break;
+            }
+            stack_pointer = rsp;
+        }
+        Ok(None)
+    }
+}
+
+/// A return leaves its address below the stack pointer.
+fn skid(core: &mut impl HeldCore, registers: Registers) -> Result<Skid, GuestError> {
+    let mut left = [0; 8];
+    let read = core.read(registers.rsp.wrapping_sub(8), &mut left)?;
+    Ok(Skid::NextBlock { has_returned: read == left.len() && u64::from_le_bytes(left) == registers.rip })
+}

@@ -1,0 +1,120 @@
+//! The copy of a stack while its core stands: as much of it as the chain of frame pointers needs.
+
+/// Bytes that are copied at first. After that the copy is doubled until the chain ends or there is no room.
+const FIRST_BYTES: usize = 1 << 10;
+
+/// A chain of frame pointers, as far as it is known.
+struct Chain {
+    /// Address of the first word of its next frame: the caller's frame pointer, and then the return address.
+    frame: u64,
+    /// It has a frame that returns to code.
+    has_caller: bool,
+}
+
+impl Chain {
+    /// Follows the chain through `copied`, the bytes of the stack from `start` on. Returns whether its end is there: a frame without
+    /// a caller, whose frame pointer and return address are 0, above frames that return to code. Code without frame pointers may have
+    /// any address in the register, that of zeros on its stack too, so nothing else counts as an end.
+    #[inline(always)]
+    fn ends_in(&mut self, start: u64, copied: &[u8], is_code: &impl Fn(u64) -> bool) -> bool {
+        loop {
+            let at = self.frame.checked_sub(start).and_then(|at| usize::try_from(at).ok());
+            let Some(frame) = at.and_then(|at| copied.get(at..)?.first_chunk::<16>()) else { return false };
+            let (words, _) = frame.as_chunks::<8>();
+            let [caller, return_address] = [0, 1].map(|word| u64::from_le_bytes(words[word]));
+            if caller == 0 {
+                return self.has_caller && return_address == 0;
+            }
+            if caller <= self.frame || !is_code(return_address) {
+                return false;
+            }
+            *self = Chain { frame: caller, has_caller: true };
+        }
+    }
+}
+
+/// Copies a stack to `room` from the stack pointer on, by `read`, which returns how much there was. Returns the number of bytes: of a stack
+/// whose outermost frame is found less is copied, because no caller is above it. `is_code`: whether an address may be one that a function
+/// returns to.
+#[inline(always)]
+pub(crate) fn copy<E>(
+    (stack_pointer, frame_pointer): (u64, u64),
+    room: &mut [u8],
+    mut read: impl FnMut(u64, &mut [u8]) -> Result<usize, E>,
+    is_code: impl Fn(u64) -> bool,
+) -> Result<usize, E> {
+    let start = stack_pointer;
+    let mut chain = Chain { frame: frame_pointer, has_caller: false };
+    let mut copied = 0;
+    let mut end = FIRST_BYTES.min(room.len());
+    loop {
+        copied += read(start.wrapping_add(copied as u64), &mut room[copied..end])?;
+        if copied < end || end == room.len() || chain.ends_in(start, &room[..copied], &is_code) {
+            return Ok(copied);
+        }
+        end = (2 * end).min(room.len());
+    }
+}
+
+/// How much of the stack that an interrupt left for its own can be copied too: where that begins. The
+/// last word of an interrupt stack, which an unmapped page follows, is where the other stack was.
+pub(crate) fn left_stack(start: u64, copied: &[u8]) -> Option<u64> {
+    // With four levels of page tables the kernel begins higher than with five.
+    const KERNEL_START: u64 = 0xff00_0000_0000_0000;
+    let end = start.checked_add(copied.len() as u64).filter(|end| end.is_multiple_of(4096))?;
+    let pointer = u64::from_le_bytes(*copied.last_chunk::<8>()?);
+    let is_other = pointer >= KERNEL_START && pointer.is_multiple_of(8) && !(start..end).contains(&pointer);
+    is_other.then_some(pointer)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    const START: u64 = 0x10_0000;
+
+    /// The bytes that are copied of a stack of 8 KiB with frames at these offsets, the last one with this return address.
+    fn copied(frames: &[u64], return_address: u64, room: usize) -> usize {
+        let mut stack = vec![0x55; 8 << 10];
+        for (index, at) in frames.iter().enumerate() {
+            let next = frames.get(index + 1);
+            let words = [next.map_or(0, |next| START + next), if next.is_some() { 0x40_1000 } else { return_address }];
+            for (word, value) in words.iter().enumerate() {
+                stack[*at as usize + 8 * word..][..8].copy_from_slice(&value.to_le_bytes());
+            }
+        }
+        let frame_pointer = frames.first().map_or(0, |first| START + first);
+        let read = |address: u64, into: &mut [u8]| -> Result<usize, Infallible> {
+            let there = stack.get((address - START) as usize..).unwrap_or_default();
+            let count = there.len().min(into.len());
+            into[..count].copy_from_slice(&there[..count]);
+            Ok(count)
+        };
+        let mut room = vec![1; room];
+        let copied = super::copy((START, frame_pointer), &mut room, read, |address| address == 0x40_1000).unwrap();
+        assert!(room[..copied] == stack[..copied], "the copy is what was there");
+        copied
+    }
+
+    #[test]
+    fn no_more_is_copied_than_the_chain_needs() {
+        assert_eq!(copied(&[16, 64, 400], 0, 4096), 1024);
+        assert_eq!(copied(&[16, 1008], 0, 4096), 1024);
+        // The return address of the last frame is in the next part.
+        assert_eq!(copied(&[16, 1016], 0, 4096), 2048);
+        assert_eq!(copied(&[16, 1500, 3000], 0, 8192), 4096);
+        assert_eq!(copied(&[16, 64], 0, 512), 512);
+    }
+
+    #[test]
+    fn without_its_end_all_there_is_is_copied() {
+        // A function without a frame pointer may hold 0, or any other number, in the register.
+        assert_eq!(copied(&[], 0, 4096), 4096);
+        assert_eq!(copied(&[16, 64], 0x40_2000, 4096), 4096);
+        assert_eq!(copied(&[64, 16], 0, 4096), 4096, "a chain goes up");
+        assert_eq!(copied(&[64], 0, 4096), 4096, "zeros that the register points to");
+        assert_eq!(copied(&[16, 6000], 0, 4096), 4096);
+        assert_eq!(copied(&[], 0, 16 << 10), 8 << 10, "the stack's memory ends");
+        assert_eq!(copied(&[16, 64], 0, 0), 0);
+    }
+}
