@@ -5,6 +5,7 @@
 
 mod direction;
 mod documents;
+mod map;
 mod modules;
 mod prose;
 mod sources;
@@ -49,6 +50,7 @@ pub fn check(root: &Path, metadata: &str) -> Result<Vec<Violation>> {
     for (path, text) in tree.texts("md").chain(tree.texts("rs")) {
         violations.extend(documents::check(path, text, &tree));
     }
+    violations.extend(map::check(&direction::crates(metadata)?, &tree));
     violations.extend(modules::check(&tree));
     violations.extend(words::check(&tree));
     Ok(violations)
