@@ -87,12 +87,12 @@ mod tests {
     #[test]
     fn after_each_round_there_are_figures() {
         let seen = RefCell::new(Vec::new());
-        let tell = |news: News| {
+        let report = |news: News| {
             if let News::SoFar(outcome) = news {
                 seen.borrow_mut().push(outcome.figures.len());
             }
         };
-        let run = Run::new(&tell, Duration::from_secs(600));
+        let run = Run::new(&report, Duration::from_secs(600));
         let mut outcome = Outcome::default();
         let add = |outcome: &mut Outcome, results: &[Vec<f64>]| {
             results.iter().for_each(|samples| outcome.add(Figure::of("x", "ms", samples)));

@@ -18,7 +18,7 @@ pub enum News<'n> {
 
 /// The time that a measurement has, its sizes, and the receiver of its progress.
 pub struct Run<'t> {
-    tell: &'t dyn Fn(News),
+    report: &'t dyn Fn(News),
     is_short: bool,
     end: Instant,
     /// Share of the whole that precedes this, and this one's own.
@@ -28,8 +28,8 @@ pub struct Run<'t> {
 
 impl<'t> Run<'t> {
     /// A measurement that has this time.
-    pub fn new(tell: &'t dyn Fn(News), time: Duration) -> Run<'t> {
-        Run { tell, is_short: false, end: Instant::now() + time, before: 0.0, share: 1.0 }
+    pub fn new(report: &'t dyn Fn(News), time: Duration) -> Run<'t> {
+        Run { report, is_short: false, end: Instant::now() + time, before: 0.0, share: 1.0 }
     }
 
     /// A measurement that only shows that it works: one round, small sizes, no Linux guests.
@@ -57,7 +57,7 @@ impl<'t> Run<'t> {
         let left = count.saturating_sub(index).max(1);
         let share = self.share / count.max(1) as f64;
         let (before, end) = (self.before + share * index as f64, Instant::now() + self.time_left() / left as u32);
-        Run { tell: self.tell, is_short: self.is_short, end, before, share }
+        Run { report: self.report, is_short: self.is_short, end, before, share }
     }
 
     /// The numbers of the rounds: at most `most`, fewer if there is no time for more, but at least five; one in a short run.
@@ -75,12 +75,12 @@ impl<'t> Run<'t> {
 
     /// Reports that `done` of `total` steps are done.
     pub fn done(&self, done: usize, total: usize) {
-        (self.tell)(News::Done(self.before + self.share * done as f64 / total.max(1) as f64));
+        (self.report)(News::Done(self.before + self.share * done as f64 / total.max(1) as f64));
     }
 
     /// Reports the figures that there are.
     pub fn figures(&self, outcome: &Outcome) {
-        (self.tell)(News::SoFar(outcome));
+        (self.report)(News::SoFar(outcome));
     }
 
     /// Reports them with those that `add` makes of what has been measured so far.
@@ -111,12 +111,12 @@ mod tests {
     #[test]
     fn parts_share_the_progress_and_the_time() {
         let shares = RefCell::new(Vec::new());
-        let tell = |news: News| {
+        let report = |news: News| {
             if let News::Done(share) = news {
                 shares.borrow_mut().push((share * 100.0).round() as u32);
             }
         };
-        let run = Run::new(&tell, HOUR);
+        let run = Run::new(&report, HOUR);
         let half = run.part(1, 2);
         half.rounds(2).for_each(drop);
         half.part(0, 5).done(1, 1);

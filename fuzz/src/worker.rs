@@ -92,7 +92,7 @@ struct Watched {
 }
 
 /// One line about a failure.
-fn tell(number: u64, failure: &Failure) {
+fn report(number: u64, failure: &Failure) {
     let mut output = std::io::stdout().lock();
     // The supervisor may be gone; then the report is not needed.
     let _ = writeln!(output, "failure\t{number}\t{}\t{}", failure.place, failure.what);
@@ -127,12 +127,12 @@ pub fn work(target: &'static dyn Target, order: &Order, progress: &Path) -> Resu
             match (engine::run(target, &input, order.case_time_max), &mut cases) {
                 (Ok(()), Cases::Led(guided, _)) => guided.learn(input)?,
                 (Ok(()), Cases::Numbered(_)) => {}
-                (Err(failure), Cases::Numbered(_)) => tell(number, &failure),
+                (Err(failure), Cases::Numbered(_)) => report(number, &failure),
                 (Err(failure), Cases::Led(..)) => {
                     let folder = progress.parent().context("the progress has a folder")?;
                     let path = supervisor::input_path(folder, target, order.seed, number);
                     std::fs::write(&path, input).with_context(|| format!("cannot write {}", path.display()))?;
-                    tell(number, &failure);
+                    report(number, &failure);
                 }
             }
             number += 1;
@@ -177,7 +177,7 @@ fn watch(watched: &Watched, done: &Mutex<bool>, case_time_max: Duration) {
             continue;
         };
         if number == watched.number.load(Ordering::Relaxed) {
-            tell(number, &Failure { what, place: "time".to_owned() });
+            report(number, &Failure { what, place: "time".to_owned() });
             std::process::exit(1);
         }
     }

@@ -96,7 +96,7 @@ static KEPT: Mutex<Option<Kept>> = Mutex::new(None);
 /// Measures one part; prints its figures meanwhile, and what there is when it fails.
 fn measure(measurement: &Measurement, time: Duration, step: Step) -> Result<()> {
     let printed = Cell::new(Instant::now());
-    let tell = |news: News| match news {
+    let show = |news: News| match news {
         News::Done(share) => step.set((share * 100.0) as u64),
         News::SoFar(outcome) => {
             if let Some(kept) = &mut *locked(&KEPT) {
@@ -108,7 +108,7 @@ fn measure(measurement: &Measurement, time: Duration, step: Step) -> Result<()> 
             }
         }
     };
-    let result = measurement.run(&Run::new(&tell, time));
+    let result = measurement.run(&Run::new(&show, time));
     let mut kept = locked(&KEPT);
     let kept = kept.as_mut().context("figures are kept until the end")?;
     let so_far = std::mem::take(&mut kept.so_far);

@@ -108,7 +108,7 @@ pub fn ensure(packages: &[Package]) -> Result<Vec<Package>> {
     }
     let names: Vec<&str> = missing.iter().map(|package| package.package).collect();
     if let Some(reason) = obstacle(is_root(), run::find_program("apt-get").is_some()) {
-        tell_missing(&missing, reason, &names);
+        print_missing(&missing, reason, &names);
         return Ok(missing);
     }
     let step = Steps::new(1).begin(&format!("apt-get install {}", names.join(" ")), None);
@@ -119,13 +119,13 @@ pub fn ensure(packages: &[Package]) -> Result<Vec<Package>> {
         Ok(()) => drop(step),
         Err(error) => {
             drop(step);
-            tell_missing(&missing, &format!("{error:#}"), &names);
+            print_missing(&missing, &format!("{error:#}"), &names);
         }
     }
     Ok(missing)
 }
 
-fn tell_missing(missing: &[Package], reason: &str, names: &[&str]) {
+fn print_missing(missing: &[Package], reason: &str, names: &[&str]) {
     let purposes: Vec<String> =
         missing.iter().map(|package| format!("{} ({})", package.program, package.purpose)).collect();
     eprintln!(

@@ -155,7 +155,7 @@ impl<B: Block> Store<B> {
     }
 
     fn reserved(&self, reserved: Result<Reservation, Refused>, wanted_bytes: u64) -> Result<Reservation, StoreError> {
-        self.tell_bytes();
+        self.update_gauges();
         reserved.map_err(|refused| {
             if self.inner.state.borrow_mut().changes.settle() {
                 self.inner.dirty.notify_all();
@@ -171,7 +171,7 @@ impl<B: Block> Store<B> {
         StoreError::DiskFull { wanted_bytes, free_bytes: self.inner.allocator.free_bytes() }
     }
 
-    fn tell_bytes(&self) {
+    fn update_gauges(&self) {
         let data_bytes = u64::from(self.inner.geometry.data_blocks()) * BLOCK_BYTES as u64;
         BYTES_QUEUED.set(data_bytes.saturating_sub(self.inner.allocator.free_bytes()) as i64);
     }
@@ -299,7 +299,7 @@ impl<B: Block> Store<B> {
         drop(free);
         COMMITS.add(1);
         ITEMS_QUEUED.set(inner.state.borrow().changes.item_count() as i64);
-        self.tell_bytes();
+        self.update_gauges();
     }
 
     /// Discards the data of removed items, except those that are still downloaded.

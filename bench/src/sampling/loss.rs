@@ -16,14 +16,14 @@ use std::time::Duration;
 /// The samplers of the guest, in turn.
 #[derive(Clone, Copy)]
 enum Look {
-    Nobody,
+    Unheld,
     /// `glass record` with so many samples per second.
     Record(u32),
     /// So many stops per second, at the moments of samples, in which nothing is read: the cost of any backend that stops the guest.
     Stops(u32),
 }
 
-const LOOKS: [Look; 4] = [Look::Nobody, Look::Record(100), Look::Record(1000), Look::Stops(1000)];
+const LOOKS: [Look; 4] = [Look::Unheld, Look::Record(100), Look::Record(1000), Look::Stops(1000)];
 /// Windows for each.
 const ROUNDS: usize = 9;
 /// Length of a window.
@@ -59,7 +59,7 @@ fn add(outcome: &mut Outcome, backend: &str, looks: &[Look], speeds: &[Vec<f64>]
     for (look, speeds) in looks.iter().zip(speeds) {
         let losses: Vec<f64> = speeds.iter().map(|speed| (1.0 - speed / undisturbed) * 100.0).collect();
         let name = match look {
-            Look::Nobody => continue,
+            Look::Unheld => continue,
             Look::Record(rate) => format!("sampling.{backend}.loss_percent_{rate}hz"),
             Look::Stops(rate) => format!("floor.stop_loss_percent_{rate}hz"),
         };
@@ -88,7 +88,7 @@ fn speed(guest: &Guest, look: Look, window: Duration) -> Result<f64> {
 fn start(look: Look, guest: &Guest, window: Duration) -> Result<Option<Process>> {
     let time = window + SETTLE * 2;
     let mut command = match look {
-        Look::Nobody => return Ok(None),
+        Look::Unheld => return Ok(None),
         Look::Record(rate) => recorder(guest.pid(), rate, time.as_secs_f64(), &guest.file("recording"))?,
         Look::Stops(rate) => {
             let mut command = Command::new(programs::built("examples/pauses").context("`pauses` is not built")?);

@@ -33,7 +33,7 @@ pub(crate) struct Datagram {
 
 /// Datagrams that follow each other and become one frame.
 #[derive(Debug)]
-pub(crate) struct Train<'a> {
+pub(crate) struct Batch<'a> {
     first: &'a Datagram,
     count: usize,
     data_bytes: usize,
@@ -93,10 +93,10 @@ impl Datagram {
     }
 }
 
-impl<'a> Train<'a> {
+impl<'a> Batch<'a> {
     /// A train of one datagram.
-    pub(crate) fn new(first: &'a Datagram) -> Train<'a> {
-        Train { first, count: 1, data_bytes: first.data_bytes, is_complete: false }
+    pub(crate) fn new(first: &'a Datagram) -> Batch<'a> {
+        Batch { first, count: 1, data_bytes: first.data_bytes, is_complete: false }
     }
 
     /// How many datagrams it has.

@@ -1,7 +1,7 @@
 //! Moving frames: from the guest's queue to the TAP device, and from there into the buffers that the guest has offered.
 
 use super::HEADER_BYTES;
-use super::datagrams::{Datagram, Train};
+use super::datagrams::{Batch, Datagram};
 use super::tap::Tap;
 use crate::device::Turn;
 use crate::rings::{Buffer, PIECES_MAX, Ring, Round};
@@ -100,12 +100,12 @@ impl Transmitter {
         if self.joins
             && let Some(first) = &frames[0].datagram
         {
-            let mut train = Train::new(first);
-            while let Some(Frame { datagram: Some(next), .. }) = frames.get(train.count())
-                && train.add(next)
+            let mut batch = Batch::new(first);
+            while let Some(Frame { datagram: Some(next), .. }) = frames.get(batch.count())
+                && batch.add(next)
             {}
-            if train.count() > 1 && self.send_train(tap, &train, frames, pieces) {
-                return train.count();
+            if batch.count() > 1 && self.send_batch(tap, &batch, frames, pieces) {
+                return batch.count();
             }
         }
         // SAFETY: the guest's memory has the pieces, and they are only read.
@@ -121,10 +121,10 @@ impl Transmitter {
     }
 
     /// Sends datagrams as one frame. Whether the host takes such a frame.
-    fn send_train(&mut self, tap: &Tap, train: &Train, frames: &[Frame], pieces: &[libc::iovec]) -> bool {
-        let mut headers = train.headers();
+    fn send_batch(&mut self, tap: &Tap, batch: &Batch, frames: &[Frame], pieces: &[libc::iovec]) -> bool {
+        let mut headers = batch.headers();
         let mut joined = vec![libc::iovec { iov_base: headers.as_mut_ptr().cast(), iov_len: headers.len() }];
-        for frame in &frames[..train.count()] {
+        for frame in &frames[..batch.count()] {
             let mut skipped = headers.len();
             for piece in &pieces[frame.pieces.clone()] {
                 let now = skipped.min(piece.iov_len);

@@ -256,7 +256,7 @@ unsafe fn read_block(source: *const u8) -> [u8; BLOCK_BYTES] {
 
 /// Ordinary memory that is lent to a device for one request.
 #[derive(Debug)]
-pub struct Loan {
+pub struct DmaMapping {
     /// Where the device finds it.
     pub address: u64,
     pointer: *mut u8,
@@ -264,17 +264,17 @@ pub struct Loan {
     users: Users,
 }
 
-impl Loan {
+impl DmaMapping {
     /// # Safety
     /// As for [`Dma::share`].
-    pub unsafe fn new(dma: &impl Dma, pointer: *mut u8, bytes: usize, users: Users) -> Option<Loan> {
+    pub unsafe fn new(dma: &impl Dma, pointer: *mut u8, bytes: usize, users: Users) -> Option<DmaMapping> {
         // SAFETY: the caller vouches for it.
         let address = unsafe { dma.share(pointer, bytes, users) }?;
-        Some(Loan { address, pointer, bytes, users })
+        Some(DmaMapping { address, pointer, bytes, users })
     }
 
     /// # Safety
-    /// `dma` must be that of [`Loan::new`], the memory still be there, and no request that names it be in flight.
+    /// `dma` must be that of [`DmaMapping::new`], the memory still be there, and no request that names it be in flight.
     pub unsafe fn end(self, dma: &impl Dma) {
         // SAFETY: the caller vouches for it.
         unsafe { dma.unshare(self.address, self.pointer, self.bytes, self.users) }

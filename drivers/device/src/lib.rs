@@ -25,7 +25,7 @@ mod watch;
 
 pub use checksum::Sum;
 pub use disk::{BlockDevice, Complete, Disk};
-pub use dma::{Dma, DmaMemory, IdentityDma, Kept, Loan, PAGE_BYTES, Users};
+pub use dma::{Dma, DmaMapping, DmaMemory, IdentityDma, Kept, PAGE_BYTES, Users};
 pub use driver::{Driver, Notice};
 pub use error::{SetupError, Violation};
 pub use net::{NetDevice, NetLimits, NetTransmit};

@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use core::mem;
 use glass_api::{BlockError, BlockInfo, Buf, check_change, check_request};
 use glass_drivers_device::{
-    BlockDevice, Complete, Dma, DmaMemory, Loan, Request, RequestId, SetupError, SubmitError, Users, Violation,
+    BlockDevice, Complete, Dma, DmaMapping, DmaMemory, Request, RequestId, SetupError, SubmitError, Users, Violation,
 };
 
 /// Requests in flight, and descriptors. Deep enough for any disk: 16 requests of 64 KiB pass
@@ -39,7 +39,7 @@ const STATUS_NOT_WRITTEN: u64 = 0xff;
 /// The device has no such request: VIRTIO_BLK_S_UNSUPP.
 const UNSUPPORTED: SubmitError = SubmitError::Refused(BlockError::Device(2));
 /// The buffer cannot be lent to the device: ENOMEM.
-const NO_LOAN: SubmitError = SubmitError::Refused(BlockError::Device(12));
+const NOT_MAPPED: SubmitError = SubmitError::Refused(BlockError::Device(12));
 
 /// A disk. Dropping it resets the device and drops the buffers of what was in flight.
 pub struct Blk<T: Transport, D: Dma> {
@@ -178,14 +178,26 @@ impl<T: Transport, D: Dma> Blk<T, D> {
             return Err((SubmitError::Refused(error), request));
         }
         let number = self.requests + 1;
-        let new = |kind, offset, left, loan, buf: Option<Buf>| {
+        let new = |kind, offset, left, mapping, buf: Option<Buf>| {
             let unsent = match kind {
                 Kind::Flush => self.limits.has_flush,
                 Kind::Discard => left > 0 && self.limits.discard_bytes_max > 0,
                 Kind::Read | Kind::Write | Kind::WriteZeroes => left > 0,
             };
             let (bytes, result) = (u32::try_from(left).unwrap_or(u32::MAX), Ok(()));
-            Operation { kind, loan, offset, position: 0, left, unsent, bytes, number, pieces_in_flight: 0, result, buf }
+            Operation {
+                kind,
+                mapping,
+                offset,
+                position: 0,
+                left,
+                unsent,
+                bytes,
+                number,
+                pieces_in_flight: 0,
+                result,
+                buf,
+            }
         };
         match request {
             Request::Read { offset, mut buf } => {
@@ -194,17 +206,17 @@ impl<T: Transport, D: Dma> Blk<T, D> {
                 };
                 let (pointer, length) = (bytes.as_mut_ptr(), bytes.len());
                 // SAFETY: the buffer has no other owner, and stays in the operation, untouched, as long as its loan lasts.
-                match unsafe { Loan::new(&self.dma, pointer, length, Users::DeviceWrites) } {
-                    Some(loan) => Ok(new(Kind::Read, offset, length, Some(loan), Some(buf))),
-                    None => Err((NO_LOAN, Request::Read { offset, buf })),
+                match unsafe { DmaMapping::new(&self.dma, pointer, length, Users::DeviceWrites) } {
+                    Some(mapping) => Ok(new(Kind::Read, offset, length, Some(mapping), Some(buf))),
+                    None => Err((NOT_MAPPED, Request::Read { offset, buf })),
                 }
             }
             Request::Write { offset, buf } => {
                 let (pointer, length) = (buf.as_ptr().cast_mut(), buf.len());
                 // SAFETY: the buffer stays in the operation as long as its loan lasts; a buffer with several owners is never written.
-                match unsafe { Loan::new(&self.dma, pointer, length, Users::DeviceReads) } {
-                    Some(loan) => Ok(new(Kind::Write, offset, length, Some(loan), Some(buf))),
-                    None => Err((NO_LOAN, Request::Write { offset, buf })),
+                match unsafe { DmaMapping::new(&self.dma, pointer, length, Users::DeviceReads) } {
+                    Some(mapping) => Ok(new(Kind::Write, offset, length, Some(mapping), Some(buf))),
+                    None => Err((NOT_MAPPED, Request::Write { offset, buf })),
                 }
             }
             Request::Flush => Ok(new(Kind::Flush, 0, 0, None, None)),
@@ -232,7 +244,7 @@ impl<T: Transport, D: Dma> Blk<T, D> {
             let header_bytes = HEADER_BYTES + range_bytes.map_or(0, |_| RANGE_BYTES);
             segments[0] =
                 Segment { address: self.areas.device_address(area), bytes: header_bytes, device_writes: false };
-            let start = operation.loan.as_ref().map_or(0, |loan| loan.address);
+            let start = operation.mapping.as_ref().map_or(0, |mapping| mapping.address);
             let (mut count, mut piece_bytes) = (1, range_bytes.unwrap_or(0));
             while range_bytes.is_none() && piece_bytes < operation.left && count <= self.limits.segments_max {
                 let bytes = (operation.left - piece_bytes).min(self.limits.segment_bytes_max as usize);
@@ -315,10 +327,10 @@ impl<T: Transport, D: Dma> Blk<T, D> {
     fn end(&mut self, id: u16, complete: &mut impl FnMut(RequestId, Result<(), BlockError>, Option<Buf>)) {
         if let Some(mut operation) = self.operations[usize::from(id)].take() {
             self.free.push(id);
-            if let Some(loan) = operation.loan.take() {
+            if let Some(mapping) = operation.mapping.take() {
                 // SAFETY: `operation` made the loan of the buffer that is still in there, and every piece of the request has
                 // completed, or the device was reset.
-                unsafe { loan.end(&self.dma) };
+                unsafe { mapping.end(&self.dma) };
             }
             let has_failed = operation.result.is_err();
             glass_trace::complete(self.name, operation.number, operation.bytes, self.under_way(), has_failed);
@@ -356,16 +368,16 @@ impl<T: Transport, D: Dma> Blk<T, D> {
         }
         for operation in self.operations.iter_mut().flatten() {
             // The loan never ends, and the buffer has one owner forever: the bytes are not freed, and cannot be written by us.
-            operation.loan = None;
+            operation.mapping = None;
             mem::forget(operation.buf.clone());
         }
     }
 
     /// The request that an operation was made of that was not sent.
     fn take_back(&self, mut operation: Operation) -> Request {
-        if let Some(loan) = operation.loan.take() {
+        if let Some(mapping) = operation.mapping.take() {
             // SAFETY: the loan is of the buffer that is still in there, and no request names it.
-            unsafe { loan.end(&self.dma) };
+            unsafe { mapping.end(&self.dma) };
         }
         operation.into_request()
     }
@@ -487,10 +499,10 @@ impl<T: Transport, D: Dma> Drop for Blk<T, D> {
     fn drop(&mut self) {
         self.end_use();
         for mut operation in self.operations.drain(..).flatten() {
-            if let Some(loan) = operation.loan.take() {
+            if let Some(mapping) = operation.mapping.take() {
                 // SAFETY: the device was reset (`end_use` takes the loans of one that did not obey), and the buffer is dropped
                 // after this.
-                unsafe { loan.end(&self.dma) };
+                unsafe { mapping.end(&self.dma) };
             }
         }
     }

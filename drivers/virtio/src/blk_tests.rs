@@ -541,16 +541,16 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// Overlapping requests in flight may take effect in any order, so the model lets each sector be
 /// touched by one request at a time.
-fn run(config: &[u8], features: u64, steps: &[Step], lie_at: Option<(usize, u32, u32)>) {
+fn run(config: &[u8], features: u64, steps: &[Step], violation_at: Option<(usize, u32, u32)>) {
     let (mut platter, mut blk) = Platter::new(features, config);
     let mut expected = platter.bytes.clone();
     let mut under_way: Vec<(usize, Note)> = Vec::new();
     let mut busy = vec![false; SECTORS as usize];
-    let violation = lie_at.map(|(at, id, bytes)| (at % (steps.len() + 1), Step::Violation { id, bytes }));
+    let violation = violation_at.map(|(at, id, bytes)| (at % (steps.len() + 1), Step::Violation { id, bytes }));
     let mut broken = false;
     for index in 0..=steps.len() {
-        let told = violation.iter().filter(|violation| violation.0 == index).map(|violation| &violation.1);
-        for step in told.chain(steps.get(index)) {
+        let violating = violation.iter().filter(|violation| violation.0 == index).map(|violation| &violation.1);
+        for step in violating.chain(steps.get(index)) {
             let (sector, sectors, fill) = match *step {
                 Step::Read { sector, sectors } => (sector, sectors, None),
                 Step::Write { sector, sectors, fill } => (sector, sectors, Some(fill)),

@@ -366,9 +366,9 @@ unsafe fn release_guarded(inner: NonNull<u8>, bytes: usize) {
 /// Lends copies: a device never sees a buffer itself, and what it writes after a loan has ended has no effect. For machines whose
 /// devices see only a part of the memory; in tests it finds a loan that is not ended, or too early.
 #[derive(Clone, Default)]
-pub struct BounceDma(Arc<Mutex<Vec<Lent>>>, Arc<AtomicBool>);
+pub struct BounceDma(Arc<Mutex<Vec<MappedBuffer>>>, Arc<AtomicBool>);
 
-struct Lent {
+struct MappedBuffer {
     copy: DmaMemory,
     bytes: usize,
     users: Users,
@@ -400,18 +400,18 @@ unsafe impl Dma for BounceDma {
         // SAFETY: no device has the copy yet, and the caller lends the bytes.
         unsafe { ptr::copy_nonoverlapping(pointer, copy.slice_mut(0..bytes).as_mut_ptr(), bytes) };
         let address = copy.device_address(0);
-        self.0.lock().unwrap().push(Lent { copy, bytes, users });
+        self.0.lock().unwrap().push(MappedBuffer { copy, bytes, users });
         Some(address)
     }
 
     unsafe fn unshare(&self, address: u64, pointer: *mut u8, bytes: usize, users: Users) {
-        let mut lent = self.0.lock().unwrap();
-        let found = lent.iter().position(|lent| lent.copy.device_address(0) == address).expect("the loan exists");
-        let loan = lent.swap_remove(found);
-        assert_eq!((loan.bytes, loan.users), (bytes, users));
+        let mut mapped = self.0.lock().unwrap();
+        let found = mapped.iter().position(|mapped| mapped.copy.device_address(0) == address).expect("the loan exists");
+        let mapping = mapped.swap_remove(found);
+        assert_eq!((mapping.bytes, mapping.users), (bytes, users));
         if users == Users::DeviceWrites {
             // SAFETY: the caller vouches for the memory, which is as long as the loan.
-            loan.copy.copy_to(0, unsafe { core::slice::from_raw_parts_mut(pointer, bytes) });
+            mapping.copy.copy_to(0, unsafe { core::slice::from_raw_parts_mut(pointer, bytes) });
         }
     }
 }

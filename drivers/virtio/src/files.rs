@@ -54,7 +54,7 @@ impl<T: Transport, D: Dma> Clone for HostFiles<T, D> {
 
 struct Shared<T: Transport, D: Dma> {
     state: RefCell<State<T, D>>,
-    debts: Rc<Debts>,
+    releases_due: Rc<Releases>,
     clock: Box<dyn Fn() -> Instant>,
 }
 
@@ -88,20 +88,20 @@ struct Node {
     generation: u32,
     /// How often the host has counted a reference of ours.
     lookups: Cell<u64>,
-    debts: Rc<Debts>,
+    releases_due: Rc<Releases>,
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
         if self.number != ROOT {
-            self.debts.forgets.borrow_mut().push_back((self.number, self.lookups.get(), self.generation));
+            self.releases_due.forgets.borrow_mut().push_back((self.number, self.lookups.get(), self.generation));
         }
     }
 }
 
 /// What the host is still to be informed of.
 #[derive(Default)]
-struct Debts {
+struct Releases {
     /// Node, lookups, generation.
     forgets: RefCell<VecDeque<(u64, u64, u32)>>,
     /// RELEASE and RELEASEDIR, and the generation.
@@ -112,7 +112,7 @@ struct Debts {
 struct Slot {
     answer: RefCell<Option<Completion>>,
     waker: RefCell<Option<Waker>>,
-    debts: Rc<Debts>,
+    releases_due: Rc<Releases>,
     generation: u32,
 }
 
@@ -120,12 +120,12 @@ impl Drop for Slot {
     fn drop(&mut self) {
         // The task has dropped the future: what the host has opened or counted for it is given back.
         if let Some(answer) = self.answer.take().filter(|answer| answer.result.is_ok()) {
-            self.debts.give_back(&answer, self.generation);
+            self.releases_due.give_back(&answer, self.generation);
         }
     }
 }
 
-impl Debts {
+impl Releases {
     fn give_back(&self, completion: &Completion, generation: u32) {
         let number = fuse::handle(&completion.fixed);
         let mut releases = self.releases.borrow_mut();
@@ -169,7 +169,7 @@ impl<T: Transport, D: Dma> HostFiles<T, D> {
         };
         state.begin(clock());
         HostFiles {
-            shared: Rc::new(Shared { state: RefCell::new(state), debts: Rc::default(), clock: Box::new(clock) }),
+            shared: Rc::new(Shared { state: RefCell::new(state), releases_due: Rc::default(), clock: Box::new(clock) }),
         }
     }
 
@@ -191,9 +191,9 @@ impl<T: Transport, D: Dma> HostFiles<T, D> {
             let result = Err(STARTED_AGAIN);
             return Completion { number: 0, opcode, result, fixed: [0; FIXED_BYTES_MAX], buf, filled_bytes: 0 };
         }
-        let (answer, waker, debts) = (RefCell::default(), RefCell::default(), self.shared.debts.clone());
+        let (answer, waker, releases_due) = (RefCell::default(), RefCell::default(), self.shared.releases_due.clone());
         let generation = self.shared.state.borrow().generation;
-        let slot = Rc::new(Slot { answer, waker, debts, generation });
+        let slot = Rc::new(Slot { answer, waker, releases_due, generation });
         self.shared.state.borrow_mut().submit(message, data, Some(slot.clone()), self.now());
         poll_fn(|context| {
             if let Some(mut completion) = slot.answer.borrow_mut().take() {
@@ -239,7 +239,7 @@ impl<T: Transport, D: Dma> HostFiles<T, D> {
         let mut state = self.shared.state.borrow_mut();
         let node = match entry.node {
             0 => None,
-            number => Some(state.node(number, &self.shared.debts)),
+            number => Some(state.node(number, &self.shared.releases_due)),
         };
         let known = Known {
             node: node.clone(),
@@ -261,7 +261,7 @@ impl<T: Transport, D: Dma> HostFiles<T, D> {
     }
 
     fn root(&self) -> Rc<Node> {
-        self.shared.state.borrow_mut().node(ROOT, &self.shared.debts)
+        self.shared.state.borrow_mut().node(ROOT, &self.shared.releases_due)
     }
 
     /// The directory that the names lead to.
@@ -319,11 +319,11 @@ impl<T: Transport, D: Dma> State<T, D> {
         }
     }
 
-    fn node(&mut self, number: u64, debts: &Rc<Debts>) -> Rc<Node> {
+    fn node(&mut self, number: u64, releases_due: &Rc<Releases>) -> Rc<Node> {
         let generation = self.generation;
         let kept = self.nodes.get(&number).and_then(Weak::upgrade);
         let node = kept.unwrap_or_else(|| {
-            let node = Rc::new(Node { number, generation, lookups: Cell::new(0), debts: debts.clone() });
+            let node = Rc::new(Node { number, generation, lookups: Cell::new(0), releases_due: releases_due.clone() });
             self.nodes.insert(number, Rc::downgrade(&node));
             node
         });
@@ -421,23 +421,23 @@ impl<T: Transport, D: Dma> Shared<T, D> {
     }
 
     /// Informs the host of what was closed and is not referred to.
-    fn pay_debts(&self, now: Instant) {
+    fn send_releases(&self, now: Instant) {
         let mut state = self.state.borrow_mut();
         let generation = state.generation;
-        for (message, of) in self.debts.releases.take() {
+        for (message, of) in self.releases_due.releases.take() {
             if of == generation {
                 state.submit(message, Data::None, None, now);
             }
         }
         loop {
-            let Some((node, lookups, of)) = self.debts.forgets.borrow().front().copied() else { return };
+            let Some((node, lookups, of)) = self.releases_due.forgets.borrow().front().copied() else { return };
             if of == generation && !state.fs.forget(node, lookups) && state.fs.violation().is_none() {
-                if self.debts.forgets.borrow().len() > FORGETS_MAX {
+                if self.releases_due.forgets.borrow().len() > FORGETS_MAX {
                     state.fs.break_with(Violation::NoAnswer);
                 }
                 return;
             }
-            self.debts.forgets.borrow_mut().pop_front();
+            self.releases_due.forgets.borrow_mut().pop_front();
             if state.nodes.get(&node).is_some_and(|node| node.strong_count() == 0) {
                 state.nodes.remove(&node);
             }
@@ -459,7 +459,7 @@ impl<T: Transport, D: Dma> Driver for HostFiles<T, D> {
     }
 
     fn kick(&mut self) -> bool {
-        self.shared.pay_debts(self.now());
+        self.shared.send_releases(self.now());
         self.shared.state.borrow_mut().fs.kick();
         false
     }
@@ -611,7 +611,7 @@ struct OpenDirectory {
 impl Drop for OpenDirectory {
     fn drop(&mut self) {
         let message = Message::release_directory(self.node.number, self.handle);
-        self.node.debts.releases.borrow_mut().push_back((message, self.node.generation));
+        self.node.releases_due.releases.borrow_mut().push_back((message, self.node.generation));
     }
 }
 
@@ -691,6 +691,6 @@ impl<T: Transport + 'static, D: Dma + 'static> File for OpenFile<T, D> {
 impl<T: Transport, D: Dma> Drop for OpenFile<T, D> {
     fn drop(&mut self) {
         let message = Message::release(self.node.number, self.handle);
-        self.node.debts.releases.borrow_mut().push_back((message, self.node.generation));
+        self.node.releases_due.releases.borrow_mut().push_back((message, self.node.generation));
     }
 }

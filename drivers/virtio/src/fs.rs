@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use core::mem;
 use core::ops::Range;
 use glass_api::{Buf, FileError, Instant};
-use glass_drivers_device::{Dma, DmaMemory, Loan, SetupError, Users, Violation};
+use glass_drivers_device::{Dma, DmaMapping, DmaMemory, SetupError, Users, Violation};
 use glass_trace::Operation;
 
 /// FORGET, which needs no answer, has a queue of its own.
@@ -78,7 +78,7 @@ struct InFlight {
     opcode: Opcode,
     answer_bytes: usize,
     data: Data,
-    loan: Option<Loan>,
+    mapping: Option<DmaMapping>,
     since: Instant,
 }
 
@@ -160,29 +160,29 @@ impl<T: Transport, D: Dma> Fs<T, D> {
                 bytes.get_mut(range).map(|part| (part.as_mut_ptr(), part.len()))
             }
         };
-        let mut loan = None;
+        let mut mapping = None;
         if let Some((pointer, bytes)) = part.filter(|(_, bytes)| *bytes > 0) {
             let users = if is_fill { Users::DeviceWrites } else { Users::DeviceReads };
             // SAFETY: the buffer stays in `in_flight` as long as its loan lasts, untouched; one that is filled has no other owner, and
             // one with several owners is never written.
-            loan = unsafe { Loan::new(&self.dma, pointer, bytes, users) };
-            if loan.is_none() {
+            mapping = unsafe { DmaMapping::new(&self.dma, pointer, bytes, users) };
+            if mapping.is_none() {
                 return Err(Refused::Error(FileError::OutOfMemory, data));
             }
         }
-        let lent_bytes = if loan.is_some() { part.map_or(0, |(_, bytes)| bytes) } else { 0 };
+        let mapped_bytes = if mapping.is_some() { part.map_or(0, |(_, bytes)| bytes) } else { 0 };
         self.requests += 1;
         let number = self.requests;
         let token = card.queue.next_token();
         let place = token.index() * MESSAGE_STRIDE;
-        let bytes = message.finish(number, if is_fill { 0 } else { lent_bytes });
+        let bytes = message.finish(number, if is_fill { 0 } else { mapped_bytes });
         // SAFETY: the descriptor is free, so no request names its area.
         unsafe { card.messages.slice_mut(place..place + bytes.len()) }.copy_from_slice(bytes);
         let segment = |address, bytes: usize, device_writes| Segment { address, bytes: bytes as u32, device_writes };
         let head = segment(card.messages.device_address(place), bytes.len(), false);
         let answer_bytes = ANSWER_BYTES + message.answer_bytes;
         let answer = segment(card.answers.device_address(token.index() * ANSWER_STRIDE), answer_bytes, true);
-        let body = loan.as_ref().map(|loan| segment(loan.address, lent_bytes, is_fill));
+        let body = mapping.as_ref().map(|mapping| segment(mapping.address, mapped_bytes, is_fill));
         let segments = match body {
             None => Vec::from([head, answer]),
             Some(body) if is_fill => Vec::from([head, answer, body]),
@@ -195,15 +195,16 @@ impl<T: Transport, D: Dma> Fs<T, D> {
                 assert_eq!(added, token, "the queue hands out the token that it announced");
                 let opcode = message.opcode;
                 let answer_bytes = message.answer_bytes;
-                card.in_flight[token.index()] = Some(InFlight { number, opcode, answer_bytes, data, loan, since: now });
+                card.in_flight[token.index()] =
+                    Some(InFlight { number, opcode, answer_bytes, data, mapping, since: now });
                 let in_flight = card.queue.in_flight().into();
-                glass_trace::submit(self.name, traced(opcode), number, lent_bytes as u32, in_flight);
+                glass_trace::submit(self.name, traced(opcode), number, mapped_bytes as u32, in_flight);
                 Ok(number)
             }
             Err(_) => {
-                if let Some(loan) = loan {
+                if let Some(mapping) = mapping {
                     // SAFETY: no request names the buffer, which is in `data`.
-                    unsafe { loan.end(&self.dma) };
+                    unsafe { mapping.end(&self.dma) };
                 }
                 Err(Refused::Full(message, data))
             }
@@ -238,9 +239,9 @@ impl<T: Transport, D: Dma> Fs<T, D> {
             Err(violation) => return self.fail_one(violation),
         };
         let mut request = self.card.in_flight[used.token.index()].take()?;
-        if let Some(loan) = request.loan.take() {
+        if let Some(mapping) = request.mapping.take() {
             // SAFETY: the request has completed, and the buffer is still in it.
-            unsafe { loan.end(&self.dma) };
+            unsafe { mapping.end(&self.dma) };
         }
         Some(self.complete(request, used.token, used.bytes_written as usize))
     }
@@ -288,10 +289,10 @@ impl<T: Transport, D: Dma> Fs<T, D> {
         }
         let has_obeyed = self.session.end();
         for request in self.card.in_flight.iter_mut().flatten() {
-            let Some(loan) = request.loan.take() else { continue };
+            let Some(mapping) = request.mapping.take() else { continue };
             if has_obeyed {
                 // SAFETY: the device was reset, and the buffer is still in the request.
-                unsafe { loan.end(&self.dma) };
+                unsafe { mapping.end(&self.dma) };
             } else if let Data::Send(buf, _) | Data::Fill(buf, _) = &request.data {
                 // The buffer has one owner forever: the bytes are not freed, and cannot be written by us.
                 mem::forget(buf.clone());

@@ -74,7 +74,7 @@ fn a_segment_of_more_than_64_kib_has_its_whole_length_in_its_checksum() {
     let mut long = frame(6, 6, &[7; 66_000]);
     long[18..20].fill(0);
     let sum = Sum::default().with(&long[22..54]).with_word(1).with_word((66_020 - 65_536) as u16).with_word(6);
-    let blank = sum.fold();
+    let partial_sum = sum.fold();
     long[70..72].fill(0);
     let checksum = !sum.with(&long[54..]).fold();
     long[70..72].copy_from_slice(&checksum.to_be_bytes());
@@ -82,7 +82,7 @@ fn a_segment_of_more_than_64_kib_has_its_whole_length_in_its_checksum() {
     let mut header = [0; HEADER_BYTES];
     net_header::prepare(&mut header, &mut long, NonZeroU16::new(1440));
     assert_eq!(header, [1, 4, 74, 0, 0xa0, 5, 54, 0, 16, 0, 0, 0]);
-    assert_eq!(long[70..72], blank.to_be_bytes());
+    assert_eq!(long[70..72], partial_sum.to_be_bytes());
 }
 
 #[test]

@@ -73,8 +73,8 @@ fn capabilities_that_lie_are_no_layout() {
     let short = (9, 1, 4, 0, 0x37, 0);
     let reserved_bar = (9, 1, 6, 0, 0x1000, 0);
     let unaligned = (9, 1, 4, 2, 0x1000, 0);
-    for liar in [short, reserved_bar, unaligned] {
-        assert_eq!(kinds(&[liar, HONEST[4]]), Some(TransportError::NoCapability { kind: 1 }));
+    for device in [short, reserved_bar, unaligned] {
+        assert_eq!(kinds(&[device, HONEST[4]]), Some(TransportError::NoCapability { kind: 1 }));
     }
     // A list that is a ring ends.
     let mut ring = Config::new(&HONEST);

@@ -173,23 +173,23 @@ fn the_times_of_several_notifications_add_up() {
 
 #[test]
 fn each_lie_has_words_of_its_own() {
-    let lies = [
+    let violations = [
         Violation::IdOutOfRange { id: 1 },
         Violation::NotInFlight { id: 1 },
         Violation::LengthTooLong { bytes: 1, writable: 0 },
         Violation::TooManyCompletions { count: 2, in_flight: 1 },
         Violation::NeedsReset,
     ];
-    let words = lies.map(Violation::as_str);
+    let words = violations.map(Violation::as_str);
     assert!(words.iter().all(|text| text.starts_with("it ")), "{words:?}");
-    assert_eq!(words.iter().collect::<std::collections::BTreeSet<_>>().len(), lies.len());
+    assert_eq!(words.iter().collect::<std::collections::BTreeSet<_>>().len(), violations.len());
 }
 
 /// Each violation, while two requests are in flight.
 #[test]
 fn each_lie_breaks_the_queue_once_and_for_all() {
-    type Tell = fn(&mut crate::fake::DeviceQueue);
-    let lies: [(Tell, Violation); 6] = [
+    type Violate = fn(&mut crate::fake::DeviceQueue);
+    let violations: [(Violate, Violation); 6] = [
         (|device| device.put(16, 0), Violation::IdOutOfRange { id: 16 }),
         (|device| device.put(0xffff_ffff, 0), Violation::IdOutOfRange { id: u32::MAX }),
         (|device| device.put(0x1_0000, 0), Violation::IdOutOfRange { id: 0x1_0000 }),
@@ -198,11 +198,11 @@ fn each_lie_breaks_the_queue_once_and_for_all() {
         (|device| device.put(0, 9), Violation::LengthTooLong { bytes: 9, writable: 8 }),
         (|device| device.publish(3), Violation::TooManyCompletions { count: 3, in_flight: 2 }),
     ];
-    for (tell, violation) in lies {
+    for (violate, violation) in violations {
         let (fake, mut queue) = queue_of(SIZE, true, 0);
         add(&mut queue, 1, 1).unwrap();
         add(&mut queue, 1, 1).unwrap();
-        fake.with(0, tell);
+        fake.with(0, violate);
         assert!(queue.arm(), "a violation is to be handled");
         assert_eq!(queue.pop(), Err(violation));
         assert_eq!(queue.violation(), Some(violation));
@@ -510,7 +510,7 @@ fn run(start: u32, table_entries: u16, steps: &[Step]) {
     let (fake, mut queue) = queue_of(SIZE, true, table_entries);
     warm_up(&fake, &mut queue, start);
     let mut model = Model::default();
-    let mut lied = false;
+    let mut has_violated = false;
     for step in steps {
         match *step {
             Step::Add { readable: 0, writable: 0 } => {}
@@ -522,10 +522,10 @@ fn run(start: u32, table_entries: u16, steps: &[Step]) {
                     model.expected_order.push_back((id, readable, writable));
                 }
                 Err(AddError::Full) => assert!(!queue.has_room((readable + writable) as usize)),
-                Err(AddError::Broken(_)) => assert!(lied),
+                Err(AddError::Broken(_)) => assert!(has_violated),
             },
             // A request that a violation has ended may be overwritten before the device takes it.
-            Step::Take if lied => {}
+            Step::Take if has_violated => {}
             Step::Take => {
                 if let Some(chain) = fake.with(0, |device| device.take()) {
                     // What arrives is what was added, in order.
@@ -549,22 +549,22 @@ fn run(start: u32, table_entries: u16, steps: &[Step]) {
                     let place = model.under_way.iter().position(|request| request.0 == id);
                     let (_, writable) = model.under_way.swap_remove(place.expect("only what is in flight completes"));
                     assert!(used.bytes_written <= writable);
-                    if !lied {
+                    if !has_violated {
                         assert_eq!(model.completed.pop_front(), Some((id, used.bytes_written)));
                     }
                 }
-                Ok(None) => assert!(lied || model.completed.is_empty(), "a completion was lost"),
-                Err(_) => assert!(lied, "a correct device was taken for a broken one"),
+                Ok(None) => assert!(has_violated || model.completed.is_empty(), "a completion was lost"),
+                Err(_) => assert!(has_violated, "a correct device was taken for a broken one"),
             },
             Step::Kick => _ = queue.kick(&mut fake.clone()),
             Step::Arm => {
                 let waits = queue.arm();
-                assert!(lied || waits != model.completed.is_empty());
+                assert!(has_violated || waits != model.completed.is_empty());
             }
             Step::Disarm => queue.disarm(),
             Step::Wish(index) => fake.with(0, |device| device.set_available_event(index)),
             Step::Violation { id, bytes, jump } => {
-                lied = true;
+                has_violated = true;
                 fake.with(0, |device| {
                     device.put(id, bytes);
                     device.publish(jump);
@@ -590,7 +590,7 @@ proptest! {
     }
 
     #[test]
-    fn a_liar_corrupts_nothing(
+    fn a_malfunctioning_device_corrupts_nothing(
         tables in prop_oneof![Just(0u16), Just(4)],
         steps in prop::collection::vec(prop_oneof![12 => step(), 1 => violation()], 0..300),
     ) {

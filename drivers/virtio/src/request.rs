@@ -3,7 +3,7 @@
 use crate::session::Session;
 use crate::transport::{Transport, feature};
 use glass_api::{BlockError, BlockInfo, Buf};
-use glass_drivers_device::{Loan, Request, SetupError};
+use glass_drivers_device::{DmaMapping, Request, SetupError};
 
 /// The unit of offsets and of the capacity, whatever the device's block size is.
 pub const VIRTIO_SECTOR_BYTES: u64 = 512;
@@ -40,7 +40,7 @@ impl Kind {
 pub struct Operation {
     pub kind: Kind,
     /// The buffer's memory, while the device may use it.
-    pub loan: Option<Loan>,
+    pub mapping: Option<DmaMapping>,
     /// Next byte to request, on the disk and in the buffer, and how many are left.
     pub offset: u64,
     pub position: usize,

@@ -9,7 +9,7 @@ use crate::transport::{Transport, device, feature};
 use alloc::vec::Vec;
 use core::mem;
 use glass_api::Buf;
-use glass_drivers_device::{Dma, DmaMemory, Driver, Loan, SetupError, Users, Violation};
+use glass_drivers_device::{Dma, DmaMapping, DmaMemory, Driver, SetupError, Users, Violation};
 use glass_trace::{Operation, UNREQUESTED_MIN};
 
 /// Bytes of a packet's header.
@@ -58,26 +58,26 @@ pub struct VsockPacket {
 }
 
 /// A buffer that a device has, and the loan by which it has it.
-struct Lent {
+struct MappedBuffer {
     buf: Buf,
-    loan: Loan,
+    mapping: DmaMapping,
 }
 
-impl Lent {
+impl MappedBuffer {
     /// The device is done with the buffer.
     ///
     /// # Safety
     /// No request that names it may be in flight, and `dma` must be that of the loan.
     unsafe fn end(self, dma: &impl Dma) -> Buf {
         // SAFETY: the caller vouches for it; the buffer is still here.
-        unsafe { self.loan.end(dma) };
+        unsafe { self.mapping.end(dma) };
         self.buf
     }
 }
 
 /// A packet that is being sent.
 struct Sent {
-    data: Option<Lent>,
+    data: Option<MappedBuffer>,
     bytes: u32,
     /// Its number in the trace.
     number: u64,
@@ -112,7 +112,7 @@ struct Card {
     headers_out: DmaMemory,
     event_words: DmaMemory,
     /// By token.
-    posted: Vec<Option<Lent>>,
+    posted: Vec<Option<MappedBuffer>>,
     /// By token.
     sent: Vec<Option<Sent>>,
     /// Packets that were received and sent, for the trace.
@@ -224,7 +224,7 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
         };
         let (pointer, length) = (bytes.as_mut_ptr(), bytes.len());
         // SAFETY: the buffer has no other owner, and stays in `posted`, untouched, as long as its loan lasts.
-        let Some(loan) = (unsafe { Loan::new(&self.dma, pointer, length, Users::DeviceWrites) }) else {
+        let Some(mapping) = (unsafe { DmaMapping::new(&self.dma, pointer, length, Users::DeviceWrites) }) else {
             self.spare.push(buf);
             return false;
         };
@@ -232,20 +232,20 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
         let header = card.headers_in.device_address(token.index() * HEADER_STRIDE);
         let segments = [
             Segment { address: header, bytes: VSOCK_HEADER_BYTES as u32, device_writes: true },
-            Segment { address: loan.address, bytes: length as u32, device_writes: true },
+            Segment { address: mapping.address, bytes: length as u32, device_writes: true },
         ];
-        let lent = Lent { buf, loan };
+        let mapped = MappedBuffer { buf, mapping };
         // SAFETY: the session keeps the headers until the device is reset, and the descriptor's own is in no other request; the buffer
         // is lent and kept in `posted`. Failing to reset leaks both.
         match unsafe { card.receive.add(&segments) } {
             Ok(added) => {
                 assert_eq!(added, token, "the queue hands out the token that it announced");
-                card.posted[token.index()] = Some(lent);
+                card.posted[token.index()] = Some(mapped);
                 true
             }
             Err(AddError::Full | AddError::Broken(_)) => {
                 // SAFETY: no request names the buffer.
-                self.spare.push(unsafe { lent.end(&self.dma) });
+                self.spare.push(unsafe { mapped.end(&self.dma) });
                 false
             }
         }
@@ -257,9 +257,9 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
         for _ in 0..self.card.receive.size() {
             let card = &mut self.card;
             let used = card.receive.pop().ok()??;
-            let lent = card.posted[used.token.index()].take()?;
+            let mapped = card.posted[used.token.index()].take()?;
             // SAFETY: the request that named the buffer has completed.
-            let buffer = unsafe { lent.end(&self.dma) };
+            let buffer = unsafe { mapped.end(&self.dma) };
             let Some(bytes) = (used.bytes_written as usize).checked_sub(VSOCK_HEADER_BYTES) else {
                 self.give(buffer);
                 continue;
@@ -326,18 +326,19 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
         let address = card.headers_out.device_address(place);
         let head = Segment { address, bytes: VSOCK_HEADER_BYTES as u32, device_writes: false };
         let bytes = data.as_ref().map_or(0, |data| data.len() as u32);
-        let mut lent = None;
+        let mut mapped = None;
         if let Some(buf) = data.filter(|buf| !buf.is_empty()) {
             // SAFETY: the buffer stays in `sent` as long as its loan lasts; a buffer with several owners is not written, and the caller
             // vouches for one that has a single one.
-            let loan = unsafe { Loan::new(&self.dma, buf.as_ptr().cast_mut(), buf.len(), Users::DeviceReads) };
-            let Some(loan) = loan else {
+            let mapping = unsafe { DmaMapping::new(&self.dma, buf.as_ptr().cast_mut(), buf.len(), Users::DeviceReads) };
+            let Some(mapping) = mapping else {
                 self.kept = Some((*header, Some(buf)));
                 return true;
             };
-            lent = Some(Lent { buf, loan });
+            mapped = Some(MappedBuffer { buf, mapping });
         }
-        let body = lent.as_ref().map(|lent| Segment { address: lent.loan.address, bytes, device_writes: false });
+        let body =
+            mapped.as_ref().map(|mapped| Segment { address: mapped.mapping.address, bytes, device_writes: false });
         let segments = [head, body.unwrap_or(head)];
         let segments = if body.is_some() { &segments[..] } else { &segments[..1] };
         // SAFETY: the session keeps the headers until the device is reset, and the descriptor's own is in no other request; the data is
@@ -347,14 +348,14 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
                 assert_eq!(added, token, "the queue hands out the token that it announced");
                 card.sent_count += 1;
                 let number = card.sent_count;
-                card.sent[token.index()] = Some(Sent { data: lent, bytes, number });
+                card.sent[token.index()] = Some(Sent { data: mapped, bytes, number });
                 let in_flight = card.transmit.in_flight().into();
                 glass_trace::submit(self.name, Operation::Transmit, number, bytes, in_flight);
                 true
             }
             Err(AddError::Full | AddError::Broken(_)) => {
                 // SAFETY: no request names the buffer.
-                drop(lent.map(|lent| unsafe { lent.end(&self.dma) }));
+                drop(mapped.map(|mapped| unsafe { mapped.end(&self.dma) }));
                 false
             }
         }
@@ -373,7 +374,7 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
     fn end_sent(&mut self, token: Token) {
         let Some(Sent { data, bytes, number }) = self.card.sent[token.index()].take() else { return };
         // SAFETY: the request that named the data has completed.
-        drop(data.map(|lent| unsafe { lent.end(&self.dma) }));
+        drop(data.map(|mapped| unsafe { mapped.end(&self.dma) }));
         glass_trace::complete(self.name, number, bytes, self.card.transmit.in_flight().into(), false);
     }
 
@@ -413,12 +414,12 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
         let has_obeyed = self.session.end();
         let posted = self.card.posted.iter_mut().filter_map(Option::take);
         let sent = self.card.sent.iter_mut().filter_map(|sent| sent.take()?.data);
-        for lent in posted.chain(sent) {
+        for mapped in posted.chain(sent) {
             if has_obeyed {
                 // SAFETY: the device was reset, so no request is in flight.
-                drop(unsafe { lent.end(&self.dma) });
+                drop(unsafe { mapped.end(&self.dma) });
             } else {
-                mem::forget(lent);
+                mem::forget(mapped);
             }
         }
     }

@@ -244,8 +244,8 @@ fn an_error_ends_a_request_once() {
 
 #[test]
 fn a_back_end_that_lies_or_closes_fails_all_requests_at_once() {
-    type LieTo = fn(&mut Back, &Blk<&Cell<u32>>);
-    let lies: [LieTo; 4] = [
+    type Violate = fn(&mut Back, &Blk<&Cell<u32>>);
+    let violations: [Violate; 4] = [
         // An entry that does not exist, one that has no request, one twice, and more answers than requests.
         |back, _| back.answer(&[0xff; 16]),
         |back, _| back.answer(&[31, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
@@ -257,7 +257,7 @@ fn a_back_end_that_lies_or_closes_fails_all_requests_at_once() {
         },
         |back, _| back.ring.word_u32(8).store(1000, Ordering::Relaxed),
     ];
-    for violation in lies.into_iter().map(Some).chain([None]) {
+    for violation in violations.into_iter().map(Some).chain([None]) {
         let events = Cell::new(0);
         let (mut blk, mut back) = world(limits(0), 1, &events);
         for _ in 0..10 {

@@ -219,14 +219,14 @@ fn frames_with_a_wrong_checksum_or_an_error_are_dropped() {
 
 #[test]
 fn a_lie_ends_the_use_of_the_card() {
-    let lies: [fn(&mut Back); 5] = [
+    let violations: [fn(&mut Back); 5] = [
         |back| back.receive.answer(&[1, 0, 0, 0, 0, 0, 60, 0]),
         |back| back.receive.answer(&[0, 0, 0xff, 0xf, 0, 0, 2, 0]),
         |back| back.receive.ring.word_u32(8).store(257, Ordering::Relaxed),
         |back| back.send.answer(&[0, 1, 0, 0]),
         |back| back.send.ring.word_u32(8).store(9, Ordering::Relaxed),
     ];
-    for violation in lies.into_iter().map(Some).chain([None]) {
+    for violation in violations.into_iter().map(Some).chain([None]) {
         let events = Cell::new(0);
         let (mut net, mut back) = world(ALL, &events);
         assert!(send(&mut net, &tcp(60), None));

@@ -71,12 +71,12 @@ pub(super) fn assert_undamaged() {
 }
 
 /// The device's side, which may delay completions and complete twice.
-pub(super) struct Liar {
+pub(super) struct MalfunctioningDevice {
     pub fake: Fake,
     pub held: Vec<(u16, Chain)>,
 }
 
-impl Liar {
+impl MalfunctioningDevice {
     /// Lets `work` play the device on a queue; returns its number.
     fn with(&self, queue: u8, work: impl FnOnce(&mut DeviceQueue)) -> Option<u16> {
         let mut state = self.fake.state();
@@ -145,7 +145,7 @@ impl Liar {
 }
 
 fn blk(fake: Fake, steps: &[Step]) {
-    let mut liar = Liar { fake: fake.clone(), held: Vec::new() };
+    let mut malfunctioning = MalfunctioningDevice { fake: fake.clone(), held: Vec::new() };
     let Ok(mut blk) = Blk::new(fake, GuardedDma) else { return };
     let (mut submitted, mut completed) = (0, 0);
     for step in steps {
@@ -167,7 +167,7 @@ fn blk(fake: Fake, steps: &[Step]) {
                     blk.disarm();
                 }
             }
-            _ => liar.step(step),
+            _ => malfunctioning.step(step),
         }
         assert!(completed <= submitted, "{completed} completions of {submitted} requests");
     }
@@ -180,7 +180,7 @@ fn blk(fake: Fake, steps: &[Step]) {
 }
 
 fn net(fake: Fake, steps: &[Step]) {
-    let mut liar = Liar { fake: fake.clone(), held: Vec::new() };
+    let mut malfunctioning = MalfunctioningDevice { fake: fake.clone(), held: Vec::new() };
     let config = NetConfig { memory_bytes: 256 << 10, ..NetConfig::default() };
     let Ok(mut net) = Net::new(fake, GuardedDma, config) else { return };
     for step in steps {
@@ -199,19 +199,19 @@ fn net(fake: Fake, steps: &[Step]) {
                 if net.violation().is_some() {
                     let _ = net.restart();
                     // A device that was reset has no requests.
-                    liar.held.clear();
+                    malfunctioning.held.clear();
                 }
                 if net.arm() {
                     net.disarm();
                 }
             }
-            _ => liar.step(step),
+            _ => malfunctioning.step(step),
         }
     }
 }
 
 fn console(fake: Fake, steps: &[Step]) {
-    let mut liar = Liar { fake: fake.clone(), held: Vec::new() };
+    let mut malfunctioning = MalfunctioningDevice { fake: fake.clone(), held: Vec::new() };
     let config = ConsoleConfig { buffers: 4, buffer_bytes: 256, receive: true, port: 0 };
     let Ok(mut console) = Console::new(fake, GuardedDma, config) else { return };
     for step in steps {
@@ -230,7 +230,7 @@ fn console(fake: Fake, steps: &[Step]) {
                     console.disarm();
                 }
             }
-            _ => liar.step(step),
+            _ => malfunctioning.step(step),
         }
     }
 }

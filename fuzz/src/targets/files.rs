@@ -13,7 +13,7 @@ use glass_virtio::fake::{Chain, Fake, GuardedDma};
 use glass_virtio::{Fs, HostFiles, device, feature};
 
 use super::Target;
-use super::devices::{Liar, STEP_BYTES, STEPS_MAX, Step, assert_undamaged, change};
+use super::devices::{MalfunctioningDevice, STEP_BYTES, STEPS_MAX, Step, assert_undamaged, change};
 
 /// The features.
 const HEAD_BYTES: usize = 1;
@@ -119,12 +119,13 @@ fn body(request: &[u8], room: usize, step: &Step) -> Vec<u8> {
 }
 
 /// Answers a request that the host has taken: right in form, or with an error, or with a header that is wrong.
-fn answer(liar: &mut Liar, step: &Step) {
-    liar.check_reset();
-    if liar.held.is_empty() {
+fn answer(malfunctioning: &mut MalfunctioningDevice, step: &Step) {
+    malfunctioning.check_reset();
+    if malfunctioning.held.is_empty() {
         return;
     }
-    let (number, chain): (u16, Chain) = liar.held.swap_remove(usize::from(step.queue) % liar.held.len());
+    let (number, chain): (u16, Chain) =
+        malfunctioning.held.swap_remove(usize::from(step.queue) % malfunctioning.held.len());
     let request = chain.read();
     let room = (chain.writable_bytes() as usize).saturating_sub(16);
     let body = if step.what == 18 { Vec::new() } else { body(&request, room, step) };
@@ -138,19 +139,19 @@ fn answer(liar: &mut Liar, step: &Step) {
         bytes[place] ^= step.large as u8;
     }
     let written = chain.write(&bytes);
-    let mut state = liar.fake.state();
+    let mut state = malfunctioning.fake.state();
     if let Some(queue) = state.queues.iter_mut().find(|queue| queue.number == number) {
         queue.complete(chain.head, written);
     }
 }
 
 /// Takes all requests, as a host does.
-fn take(liar: &mut Liar) {
-    let mut state = liar.fake.state();
+fn take(malfunctioning: &mut MalfunctioningDevice) {
+    let mut state = malfunctioning.fake.state();
     for queue in &mut state.queues {
         while let Some(chain) = queue.take() {
             if queue.number == REQUEST_QUEUE {
-                liar.held.push((queue.number, chain));
+                malfunctioning.held.push((queue.number, chain));
             } else {
                 queue.complete(chain.head, 0);
             }
@@ -163,7 +164,7 @@ fn poll_tasks(tasks: &mut Vec<HostTask>) {
 }
 
 fn run(fake: Fake, steps: &[Step]) {
-    let mut liar = Liar { fake: fake.clone(), held: Vec::new() };
+    let mut malfunctioning = MalfunctioningDevice { fake: fake.clone(), held: Vec::new() };
     let now = Rc::new(Cell::new(Instant(1 << 40)));
     let clock = now.clone();
     let Ok(fs) = Fs::new(fake, GuardedDma) else { return };
@@ -171,8 +172,8 @@ fn run(fake: Fake, steps: &[Step]) {
     let mut tasks: Vec<HostTask> = Vec::new();
     for step in steps {
         match step.what {
-            11..=13 => take(&mut liar),
-            14..=19 => answer(&mut liar, step),
+            11..=13 => take(&mut malfunctioning),
+            14..=19 => answer(&mut malfunctioning, step),
             20..=25 if tasks.len() < TASKS_MAX => {
                 let path = PATHS[usize::from(step.queue) % PATHS.len()];
                 let (own, what, number) = (files.clone(), step.small, step.large);
@@ -186,14 +187,14 @@ fn run(fake: Fake, steps: &[Step]) {
                 if files.violation().is_some() && step.small & 1 == 0 {
                     let _ = files.restart();
                     // A device that was reset has no requests.
-                    liar.held.clear();
+                    malfunctioning.held.clear();
                 }
                 poll_tasks(&mut tasks);
                 if files.arm() {
                     files.disarm();
                 }
             }
-            _ => liar.step(step),
+            _ => malfunctioning.step(step),
         }
     }
     // A host that answers no more is given up, and then no task waits for it.

@@ -15,7 +15,7 @@ use glass_virtio::{Vsock, VsockConfig, device, feature};
 use glass_vsock::{Config, HEADER_BYTES, Header, Sockets};
 
 use super::Target;
-use super::devices::{Liar, STEP_BYTES, STEPS_MAX, Step, assert_undamaged, change};
+use super::devices::{MalfunctioningDevice, STEP_BYTES, STEPS_MAX, Step, assert_undamaged, change};
 
 /// The features.
 const HEAD_BYTES: usize = 1;
@@ -105,8 +105,8 @@ impl Machine {
 }
 
 /// Sends a packet. The ports of connections that the machine has opened are in `ports`.
-fn deliver(liar: &Liar, ports: &[u32], step: &Step) {
-    let mut state = liar.fake.state();
+fn deliver(malfunctioning: &MalfunctioningDevice, ports: &[u32], step: &Step) {
+    let mut state = malfunctioning.fake.state();
     let Some(queue) = state.queues.iter_mut().find(|queue| queue.number == RECEIVE_QUEUE) else { return };
     let Some(chain) = queue.take() else { return };
     let count = ports.len().max(1);
@@ -136,8 +136,8 @@ fn deliver(liar: &Liar, ports: &[u32], step: &Step) {
 }
 
 /// Takes what the machine has sent, and the ports of its connections.
-fn take(liar: &Liar, ports: &mut Vec<u32>) {
-    let mut state = liar.fake.state();
+fn take(malfunctioning: &MalfunctioningDevice, ports: &mut Vec<u32>) {
+    let mut state = malfunctioning.fake.state();
     for queue in state.queues.iter_mut().filter(|queue| queue.number == 1) {
         while let Some(chain) = queue.take() {
             let packet = chain.read();
@@ -158,7 +158,7 @@ fn take(liar: &Liar, ports: &mut Vec<u32>) {
 }
 
 fn run(fake: Fake, steps: &[Step]) {
-    let mut liar = Liar { fake: fake.clone(), held: Vec::new() };
+    let mut malfunctioning = MalfunctioningDevice { fake: fake.clone(), held: Vec::new() };
     let now = Rc::new(Cell::new(Instant(1 << 40)));
     let clock = now.clone();
     let Ok(device) = Vsock::new(fake, GuardedDma, DEVICE) else { return };
@@ -173,8 +173,8 @@ fn run(fake: Fake, steps: &[Step]) {
     let mut ports = Vec::new();
     for step in steps {
         match step.what {
-            11..=13 => take(&liar, &mut ports),
-            14..=19 => deliver(&liar, &ports, step),
+            11..=13 => take(&malfunctioning, &mut ports),
+            14..=19 => deliver(&malfunctioning, &ports, step),
             20..=25 if machine.tasks.len() < TASKS_MAX => {
                 let (sockets, what, bytes) = (machine.sockets.clone(), step.small, 1 + step.large as usize % 20_000);
                 let is_server = step.queue & 1 == 0;
@@ -216,10 +216,10 @@ fn run(fake: Fake, steps: &[Step]) {
                     let _ = machine.device.restart();
                     machine.sockets.reset_all(machine.device.cid());
                     // A device that was reset has no requests.
-                    liar.held.clear();
+                    malfunctioning.held.clear();
                 }
             }
-            _ => liar.step(step),
+            _ => malfunctioning.step(step),
         }
         let count = machine.sockets.connection_count();
         assert!(count <= CONNECTIONS_MAX + TASKS_MAX, "{count} connections");

@@ -11,7 +11,7 @@ use glass_profile::trace::path::{Index, Path};
 use glass_profile::trace::raw::{ClockPoint, RawTrace, Words};
 use glass_profile::trace::raw::{RawChunk, RawRing};
 use glass_profile::trace::{build, example};
-use glass_profile::words::{Names, Teller};
+use glass_profile::words::{Describer, Names};
 use glass_report::trace::{Settings, View};
 
 use super::Target;
@@ -83,9 +83,9 @@ fn record(ring: usize, before: u8, words: &Words) -> Vec<u8> {
     head.into_iter().chain(words.iter().flat_map(|word| word.to_le_bytes())).collect()
 }
 
-struct Told<'a>(&'a RawTrace);
+struct Message<'a>(&'a RawTrace);
 
-impl Names for Told<'_> {
+impl Names for Message<'_> {
     fn name(&self, number: u32) -> Option<&str> {
         self.0.names.get(number as usize).map(String::as_str)
     }
@@ -149,7 +149,7 @@ impl Target for Rings {
         };
         let mut next = [0u64; RINGS];
         let (records, _) = input.as_chunks::<RECORD_BYTES>();
-        let mut teller = Teller::default();
+        let mut describer = Describer::default();
         for record in records {
             let mut words = record[8..].as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
             let words: Words = std::array::from_fn(|_| words.next().unwrap_or(0));
@@ -169,9 +169,9 @@ impl Target for Rings {
             }
             next[ring] += 1;
             let event = glass_formats::trace::Event::from_words(words);
-            teller.push(ring as u32, &event, &Told(known), &mut |_| {});
+            describer.push(ring as u32, &event, &Message(known), &mut |_| {});
         }
-        (0..RINGS as u32).for_each(|ring| teller.finish(ring, &Told(known), &mut |_| {}));
+        (0..RINGS as u32).for_each(|ring| describer.finish(ring, &Message(known), &mut |_| {}));
         let trace = build(&raw);
         check(&trace, records.len());
         show(raw, &trace);

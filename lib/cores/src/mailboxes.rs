@@ -16,14 +16,14 @@ pub struct Mailboxes<C>(Box<[Mailbox<C>]>);
 
 struct Mailbox<C> {
     inbox: Inbox<Message<C>>,
-    bell: Arc<dyn Unpark>,
+    doorbell: Arc<dyn Unpark>,
 }
 
 impl<C: Cores> Mailboxes<C> {
     /// One for each core; a core's bell makes it take its messages if it sleeps.
-    pub fn new(bells: impl IntoIterator<Item = Arc<dyn Unpark>>) -> Mailboxes<C> {
-        let mailbox = |bell| Mailbox { inbox: Inbox::new(WAITING_MAX), bell };
-        Mailboxes(bells.into_iter().map(mailbox).collect())
+    pub fn new(doorbells: impl IntoIterator<Item = Arc<dyn Unpark>>) -> Mailboxes<C> {
+        let mailbox = |doorbell| Mailbox { inbox: Inbox::new(WAITING_MAX), doorbell };
+        Mailboxes(doorbells.into_iter().map(mailbox).collect())
     }
 
     /// How many cores there are.
@@ -40,7 +40,7 @@ impl<C: Cores> Mailboxes<C> {
         let mailbox = self.0.get(core).ok_or(SpawnOnError::NoCore { core, cores: self.cores() })?;
         let pushed = mailbox.inbox.push(message);
         pushed.map_err(|Full(_)| SpawnOnError::Busy { core, waiting_max: WAITING_MAX })?;
-        mailbox.bell.unpark();
+        mailbox.doorbell.unpark();
         Ok(())
     }
 

@@ -13,11 +13,11 @@ use std::task::{Context, Poll, Wake, Waker};
 
 /// A task's waker, and how often it was called.
 #[derive(Default)]
-struct Bell {
+struct Doorbell {
     rings: loom::sync::atomic::AtomicUsize,
 }
 
-impl Wake for Bell {
+impl Wake for Doorbell {
     fn wake(self: Arc<Self>) {
         self.rings.fetch_add(1, loom::sync::atomic::Ordering::Release);
     }
@@ -25,8 +25,8 @@ impl Wake for Bell {
 
 /// Runs `future`; between polls it waits for a wake-up, so one that is lost hangs the model.
 fn block_on<F: Future>(mut future: Pin<&mut F>) -> F::Output {
-    let bell = Arc::new(Bell::default());
-    let waker = Waker::from(bell.clone());
+    let doorbell = Arc::new(Doorbell::default());
+    let waker = Waker::from(doorbell.clone());
     let mut heard = 0;
     loop {
         if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
@@ -34,7 +34,7 @@ fn block_on<F: Future>(mut future: Pin<&mut F>) -> F::Output {
         }
         // The other core continues first: a task may be woken because a wake-up of it is being made.
         thread::yield_now();
-        while bell.rings.load(loom::sync::atomic::Ordering::Acquire) == heard {
+        while doorbell.rings.load(loom::sync::atomic::Ordering::Acquire) == heard {
             thread::yield_now();
         }
         heard += 1;

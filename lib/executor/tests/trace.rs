@@ -60,12 +60,12 @@ fn story(ring: Ring<'static>) -> Vec<(Kind, u32, u16)> {
     let events = events(ring);
     let is_task = |event: &Event| matches!(Kind::from_number(event.kind), Some(Kind::TaskSpawn));
     let first = events.iter().find(|event| is_task(event)).map_or(0, |event| event.a);
-    let tell = |event: Event| {
+    let parts = |event: Event| {
         let kind = Kind::from_number(event.kind).unwrap();
         let is_about_a_task = matches!(kind, Kind::TaskSpawn | Kind::PollBegin | Kind::PollEnd | Kind::Wake);
         (kind, if is_about_a_task { event.a - first } else { 0 }, event.detail)
     };
-    events.into_iter().map(tell).collect()
+    events.into_iter().map(parts).collect()
 }
 
 const PENDING: u16 = Outcome::Pending as u16;
@@ -133,7 +133,7 @@ fn numbers_are_never_used_again() {
         world.executor.run_ready();
     }
     let spawned: Vec<u32> =
-        story(world.ring).iter().filter(|told| told.0 == Kind::TaskSpawn).map(|told| told.1).collect();
+        story(world.ring).iter().filter(|event| event.0 == Kind::TaskSpawn).map(|event| event.1).collect();
     assert_eq!(spawned, [0, 1, 2, 3, 4]);
 }
 

@@ -22,7 +22,7 @@ pub fn destination(core: &Communicator, rank: c_int) -> Result<Option<usize>, Er
 pub fn source(core: &Communicator, rank: c_int) -> Result<Source, Error> {
     match rank {
         ANY_SOURCE => Ok(Source::Any),
-        rank => Ok(destination(core, rank)?.map_or(Source::Nobody, Source::Rank)),
+        rank => Ok(destination(core, rank)?.map_or(Source::Unheld, Source::Rank)),
     }
 }
 
@@ -112,7 +112,7 @@ pub unsafe fn receive<C: Count>(
 
 unsafe fn finish(from: Source, found: &Status, status: *mut RawStatus) -> Result<(), Error> {
     match from {
-        Source::Nobody => unsafe { put_nobody(status) },
+        Source::Unheld => unsafe { put_nobody(status) },
         _ => unsafe { put(status, found) },
     }
     found.error.map_or(Ok(()), Err)
@@ -249,7 +249,7 @@ mpi! {
     fn MPI_Mprobe(from: c_int, tag: c_int, comm: Handle, message: *mut Handle, status: *mut RawStatus) on comm; {
         let core = core_of(comm)?;
         let (from, tag) = (source(&core, from)?, received_tag(tag)?);
-        if from == Source::Nobody {
+        if from == Source::Unheld {
             *message = MESSAGE_NO_PROC;
             put_nobody(status);
             return Ok(());
@@ -263,7 +263,7 @@ mpi! {
     fn MPI_Improbe(from: c_int, tag: c_int, comm: Handle, flag: *mut c_int, message: *mut Handle, status: *mut RawStatus) on comm; {
         let core = core_of(comm)?;
         let (from, tag) = (source(&core, from)?, received_tag(tag)?);
-        if from == Source::Nobody {
+        if from == Source::Unheld {
             (*flag, *message) = (1, MESSAGE_NO_PROC);
             put_nobody(status);
             return Ok(());

@@ -174,7 +174,7 @@ pub fn handle_for(found: &Type) -> Handle {
 }
 
 /// A handle by which a function of the program sees a type during one call.
-pub fn lent(core: &Rc<Datatype>) -> (Handle, Option<glass_mpi::Id>) {
+pub fn mapped(core: &Rc<Datatype>) -> (Handle, Option<glass_mpi::Id>) {
     let known = objects().predefined.iter().flatten().find(|found| Rc::ptr_eq(&found.core, core));
     if let Some(number) = known.and_then(|found| found.number) {
         return (number, None);

@@ -52,7 +52,7 @@ unsafe fn receiver<C: Count>(
     let (from, tag, buffer) = (source(&core, from)?, received_tag(tag)?, unsafe { buffer(start, count, datatype) }?);
     Ok(move || {
         let mut pending = Pending::running(start_receive(&core, from, tag, &buffer)?);
-        pending.is_nobody = from == Source::Nobody;
+        pending.is_nobody = from == Source::Unheld;
         Ok(pending)
     })
 }

@@ -37,12 +37,12 @@ pub fn operation(handle: Handle) -> Result<Operation, Error> {
 /// The engine's view of a function of the program, which `call` calls with two buffers and a handle.
 fn add(commutes: c_int, call: impl Fn(*mut c_void, *mut c_void, usize, *mut Handle) + 'static) -> Handle {
     let function = move |first: &mut [u8], second: &mut [u8], count: usize, datatype: &Rc<glass_mpi::Datatype>| {
-        let (mut handle, lent) = datatypes::lent(datatype);
+        let (mut handle, mapped) = datatypes::mapped(datatype);
         // The slices begin at the first byte of data, the program's view where the first element does.
         let start = datatype.span(count).0;
         let of = |slice: &mut [u8]| slice.as_mut_ptr().wrapping_offset(-start).cast();
         call(of(first), of(second), count, &mut handle);
-        if let Some(id) = lent {
+        if let Some(id) = mapped {
             objects().types.remove(id);
         }
     };

@@ -27,7 +27,7 @@ pub enum Source {
     /// From this one.
     Rank(usize),
     /// From one that does not exist: nothing is received.
-    Nobody,
+    Unheld,
 }
 
 /// A message that was probed and waits for its receive, which nothing else can match.
@@ -46,7 +46,7 @@ impl World {
         let source = match source {
             Source::Any => None,
             Source::Rank(rank) => Some(communicator.group().member(rank).ok_or(Error::Rank)?),
-            Source::Nobody => {
+            Source::Unheld => {
                 self.about_message(MpiRole::Receive, communicator, Other::None, tag, 0);
                 return Ok(None);
             }

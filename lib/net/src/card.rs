@@ -176,13 +176,26 @@ mod tests {
             (false, true, Checksum::Tx),
             (true, true, Checksum::None),
         ] {
-            let told = device(completes, verifies).capabilities();
-            assert_eq!((told.checksum.tcp.rx(), told.checksum.tcp.tx()), (checksum.rx(), checksum.tx()));
-            assert_eq!((told.checksum.udp.rx(), told.checksum.udp.tx()), (checksum.rx(), checksum.tx()));
-            assert!(told.checksum.ipv4.rx() && told.checksum.icmpv4.tx() && told.checksum.icmpv6.rx());
+            let capabilities = device(completes, verifies).capabilities();
+            assert_eq!(
+                (capabilities.checksum.tcp.rx(), capabilities.checksum.tcp.tx()),
+                (checksum.rx(), checksum.tx())
+            );
+            assert_eq!(
+                (capabilities.checksum.udp.rx(), capabilities.checksum.udp.tx()),
+                (checksum.rx(), checksum.tx())
+            );
+            assert!(
+                capabilities.checksum.ipv4.rx()
+                    && capabilities.checksum.icmpv4.tx()
+                    && capabilities.checksum.icmpv6.rx()
+            );
             let longest = |bytes| NonZeroUsize::new(bytes).filter(|_| completes);
-            assert_eq!((told.segmentation.tcpv4, told.segmentation.tcpv6), (longest(65535), longest(65534)));
-            assert_eq!(told.max_transmission_unit, 1514);
+            assert_eq!(
+                (capabilities.segmentation.tcpv4, capabilities.segmentation.tcpv6),
+                (longest(65535), longest(65534))
+            );
+            assert_eq!(capabilities.max_transmission_unit, 1514);
         }
     }
 

@@ -25,7 +25,7 @@ const DISCARD_MAX_BYTES: usize = 4 << 20;
 /// Sockets of ended connections are kept with one part in so many of the spare memory.
 const ENDED_SHARE: usize = 2;
 /// And connections in TIME-WAIT, which have nothing to receive or send any more, use one part in so many; older ones end early.
-const RESTING_SHARE: usize = 8;
+const TIME_WAIT_SHARE: usize = 8;
 /// How long a deadline is postponed that polling did not clear.
 const LATE_WAIT: Duration = Duration::from_millis(1);
 
@@ -345,7 +345,7 @@ impl State {
     /// Limits the spare memory of connections in TIME-WAIT, of which `id` is one: new connections need it.
     fn rest(&mut self, id: ConnectionId) {
         self.table.rest(id);
-        while let Some(oldest) = self.table.longest_resting(id, self.config.spare_bytes / RESTING_SHARE) {
+        while let Some(oldest) = self.table.longest_in_time_wait(id, self.config.spare_bytes / TIME_WAIT_SHARE) {
             self.remove(oldest);
             self.counters.time_wait_reclaimed += 1;
         }
@@ -357,7 +357,7 @@ impl State {
         let connection = self.table.get(id);
         let closed = connection.socket().state() == tcp::State::Closed;
         let over = closed && connection.socket().remote_endpoint().is_none();
-        let resting = connection.socket().state() == tcp::State::TimeWait;
+        let time_wait = connection.socket().state() == tcp::State::TimeWait;
         let discarded = if closed { 0 } else { discard(connection.socket()) };
         let unsent_bytes = connection.socket().send_queue();
         let Role::Lingering(lingering) = &mut connection.role else { return None };
@@ -375,12 +375,12 @@ impl State {
         }
         let idle_end = lingering.progress_at + self.config.linger_timeout;
         let end = idle_end.min(lingering.since + self.config.linger_max);
-        if resting || (now < end && lingering.discarded_bytes <= DISCARD_MAX_BYTES) {
+        if time_wait || (now < end && lingering.discarded_bytes <= DISCARD_MAX_BYTES) {
             if discarded > 0 {
                 self.table.touch(id);
             }
             // smoltcp closes the others itself.
-            return Some(if resting { Instant(u64::MAX) } else { end });
+            return Some(if time_wait { Instant(u64::MAX) } else { end });
         }
         lingering.aborted = true;
         lingering.since = now;

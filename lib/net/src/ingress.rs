@@ -148,7 +148,7 @@ impl State {
         };
         // smoltcp panics when it gets one of a group as its own.
         if !self.interface.has_ip_addr(ends.local.addr) {
-            trace_stray(frame);
+            trace_unexpected(frame);
             return None;
         }
         let mut found = self.table.find(ends);
@@ -162,7 +162,7 @@ impl State {
             }
             (None, true) => match self.admit(ends, frame, capabilities) {
                 Admission::Refuse => {
-                    trace_stray(frame);
+                    trace_unexpected(frame);
                     return Some(ends);
                 }
                 Admission::Pass => {
@@ -171,9 +171,9 @@ impl State {
                     }
                     self.receive_control(now, device, frame);
                 }
-                Admission::Ignore => trace_stray(frame),
+                Admission::Ignore => trace_unexpected(frame),
                 Admission::Answer(answer) => {
-                    trace_stray(frame);
+                    trace_unexpected(frame);
                     if let Some(transmit) = device.transmit {
                         send_frame(transmit, &answer);
                     }
@@ -189,12 +189,12 @@ impl State {
                         self.receive_segment(now, device, id, frame);
                     }
                     None => {
-                        trace_stray(frame);
+                        trace_unexpected(frame);
                         return Some(ends);
                     }
                 },
                 Some(Reply::Reset) => {
-                    trace_stray(frame);
+                    trace_unexpected(frame);
                     self.handshakes.end(ends);
                     self.counters.abandoned_opening += 1;
                 }
@@ -294,7 +294,7 @@ impl State {
 
     /// A frame for no connection: smoltcp answers it if necessary.
     fn receive_control<T: TxToken>(&mut self, now: Instant, device: OneFrame<'_, T>, frame: &[u8]) {
-        trace_stray(frame);
+        trace_unexpected(frame);
         let OneFrame { receive, transmit, capabilities } = device;
         let flow = Cell::default();
         let transmit = transmit.map(|transmit| Traced { transmit, flow: &flow });
@@ -386,7 +386,7 @@ fn hides_segment(header: &[u8]) -> bool {
 }
 
 /// Records a segment for no connection in the trace.
-fn trace_stray(frame: &[u8]) {
+fn trace_unexpected(frame: &[u8]) {
     if is_on(Group::Net) {
         Flow::default().received(frame);
     }

@@ -69,7 +69,7 @@ pub(crate) struct Connection {
     pub(crate) flow: Flow,
     queued: bool,
     /// Its place among those in TIME-WAIT.
-    resting: Option<u64>,
+    time_wait: Option<u64>,
     deadline: Option<Instant>,
 }
 
@@ -115,9 +115,9 @@ pub(crate) struct Table {
     /// Spare memory that the connections use.
     spare: usize,
     /// Connections with spare memory that are in TIME-WAIT, the oldest first.
-    resting: BTreeMap<u64, ConnectionId>,
+    time_wait: BTreeMap<u64, ConnectionId>,
     /// Spare memory that they use.
-    resting_spare: usize,
+    time_wait_spare: usize,
     /// How many there were.
     rested: u64,
 }
@@ -159,7 +159,7 @@ impl Table {
             reset: false,
             flow,
             queued: false,
-            resting: None,
+            time_wait: None,
             deadline: None,
         };
         connection.trace(Presence::Begins);
@@ -179,9 +179,9 @@ impl Table {
         let mut connection = self.slots[id].take()?;
         connection.trace(Presence::Ends);
         self.spare -= connection.spare;
-        if let Some(place) = connection.resting {
-            self.resting.remove(&place);
-            self.resting_spare -= connection.spare;
+        if let Some(place) = connection.time_wait {
+            self.time_wait.remove(&place);
+            self.time_wait_spare -= connection.spare;
         }
         if self.find(connection.ends) == Some(id) {
             self.by_ends.remove(&connection.ends);
@@ -199,20 +199,20 @@ impl Table {
     /// Notes that a connection is in TIME-WAIT.
     pub(crate) fn rest(&mut self, id: ConnectionId) {
         if let Some(connection) = &mut self.slots[id]
-            && connection.resting.is_none()
+            && connection.time_wait.is_none()
             && connection.spare > 0
         {
-            connection.resting = Some(self.rested);
-            self.resting.insert(self.rested, id);
+            connection.time_wait = Some(self.rested);
+            self.time_wait.insert(self.rested, id);
             self.rested += 1;
-            self.resting_spare += connection.spare;
+            self.time_wait_spare += connection.spare;
         }
     }
 
     /// The connection that has been in TIME-WAIT longest, but not `newest`, if they use more than `spare_max` bytes of spare memory.
-    pub(crate) fn longest_resting(&self, newest: ConnectionId, spare_max: usize) -> Option<ConnectionId> {
-        let (_, id) = self.resting.first_key_value()?;
-        (self.resting_spare > spare_max && *id != newest).then_some(*id)
+    pub(crate) fn longest_in_time_wait(&self, newest: ConnectionId, spare_max: usize) -> Option<ConnectionId> {
+        let (_, id) = self.time_wait.first_key_value()?;
+        (self.time_wait_spare > spare_max && *id != newest).then_some(*id)
     }
 
     /// Lets another connection have the ends of this one, which receives nothing any more.
@@ -348,11 +348,20 @@ mod tests {
             table.rest(id);
         }
         let newest = ids[3];
-        assert_eq!((table.longest_resting(newest, 60), table.longest_resting(newest, 59)), (None, Some(ids[1])));
+        assert_eq!(
+            (table.longest_in_time_wait(newest, 60), table.longest_in_time_wait(newest, 59)),
+            (None, Some(ids[1]))
+        );
         table.remove(ids[1]);
-        assert_eq!((table.longest_resting(newest, 50), table.longest_resting(newest, 49)), (None, Some(ids[2])));
+        assert_eq!(
+            (table.longest_in_time_wait(newest, 50), table.longest_in_time_wait(newest, 49)),
+            (None, Some(ids[2]))
+        );
         table.remove(ids[2]);
-        assert_eq!((table.longest_resting(newest, 0), table.longest_resting(ids[0], 0)), (None, Some(newest)));
+        assert_eq!(
+            (table.longest_in_time_wait(newest, 0), table.longest_in_time_wait(ids[0], 0)),
+            (None, Some(newest))
+        );
     }
 
     #[test]

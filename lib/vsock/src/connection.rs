@@ -38,7 +38,7 @@ pub(crate) enum Owner {
     Listener(ListenerId),
     Service,
     /// The service has released it; it ends by itself.
-    Nobody,
+    Unheld,
 }
 
 /// A connection's packets that are no data. They are sent in this order.

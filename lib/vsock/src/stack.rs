@@ -76,7 +76,7 @@ pub struct Stack {
     /// Data of all connections that waits to be sent.
     queued_bytes: usize,
     /// Writers that wait for that to become less.
-    starved: Vec<ConnectionId>,
+    without_work: Vec<ConnectionId>,
     deadlines: BTreeSet<(Instant, ConnectionId)>,
     next_port: u32,
     connections_made: u32,
@@ -99,7 +99,7 @@ impl Stack {
             replies: VecDeque::new(),
             queued: VecDeque::new(),
             queued_bytes: 0,
-            starved: Vec::new(),
+            without_work: Vec::new(),
             deadlines: BTreeSet::new(),
             next_port,
             connections_made: 0,
@@ -148,7 +148,7 @@ impl Stack {
         let port = self.listeners.iter().find(|(_, listener)| listener.id == id).map(|(port, _)| *port);
         let Some(listener) = port.and_then(|port| self.listeners.remove(&port)) else { return };
         for id in listener.backlog {
-            self.get(id).owner = Owner::Nobody;
+            self.get(id).owner = Owner::Unheld;
             self.reset(id, End::Reset);
         }
     }
@@ -315,7 +315,7 @@ impl Stack {
         if is_full || bytes > connection.credit_bytes() as usize {
             connection.writer = Some(waker.clone());
             if is_full {
-                self.starved.push(id);
+                self.without_work.push(id);
             }
             // No request for credit: its receiver grants it with each message that was read.
             return Poll::Pending;
@@ -356,7 +356,7 @@ impl Stack {
             connection.wanted.credit_request = true;
             self.queue(id);
         } else {
-            self.starved.push(id);
+            self.without_work.push(id);
         }
         Poll::Pending
     }
@@ -399,7 +399,7 @@ impl Stack {
         self.now = now;
         let until = now + self.config.close_timeout;
         let connection = self.get(id);
-        connection.owner = Owner::Nobody;
+        connection.owner = Owner::Unheld;
         connection.reader = None;
         connection.writer = None;
         match connection.state {
@@ -529,7 +529,7 @@ impl Stack {
                 self.violate(id);
             }
             // The service has released it; what is still in flight is dropped.
-            Operation::Data if connection.owner == Owner::Nobody => {}
+            Operation::Data if connection.owner == Owner::Unheld => {}
             Operation::Data => match connection.received.push(buffer, bytes) {
                 Ok(buffer) => {
                     connection.note_received(bytes as u32);
@@ -582,7 +582,7 @@ impl Stack {
         }
         let has_sent = connection.unsent.is_empty() && connection.wanted.shutdown == 0;
         let writes_no_more = connection.peer_receives_no_more || connection.closed && has_sent;
-        let reads_no_more = connection.is_read() || connection.owner == Owner::Nobody;
+        let reads_no_more = connection.is_read() || connection.owner == Owner::Unheld;
         if writes_no_more && reads_no_more {
             self.reset(id, End::Closed);
         }
@@ -601,7 +601,7 @@ impl Stack {
         self.by_ends.remove(&ends);
         match owner {
             Owner::Service => {}
-            Owner::Nobody => self.remove(id),
+            Owner::Unheld => self.remove(id),
             // It can be accepted while there is something to read.
             Owner::Listener(_) if !self.get(id).is_read() => {}
             Owner::Listener(_) => {
@@ -611,7 +611,7 @@ impl Stack {
                 self.remove(id);
             }
         }
-        self.feed_starved();
+        self.feed_idle();
     }
 
     /// The next packet to send, one of each connection in turn.
@@ -649,7 +649,7 @@ impl Stack {
             header.flags = if ends_message { END_OF_MESSAGE } else { 0 };
             header.data_bytes = data.len() as u32;
             header.consumed = self.get(id).grant();
-            self.feed_starved();
+            self.feed_idle();
             return Some(Packet { header, data: Some(data) });
         } else if core::mem::take(&mut wanted.credit_request) {
             (Operation::CreditRequest, 0)
@@ -666,9 +666,9 @@ impl Stack {
         Some(Packet { header, data: None })
     }
 
-    fn feed_starved(&mut self) {
+    fn feed_idle(&mut self) {
         if self.queued_bytes < self.config.queued_bytes_max {
-            for id in core::mem::take(&mut self.starved) {
+            for id in core::mem::take(&mut self.without_work) {
                 if let Some(connection) = &mut self.connections[id.0] {
                     connection.wake_writer();
                 }
@@ -763,7 +763,7 @@ impl Stack {
     fn remove(&mut self, id: ConnectionId) {
         self.connections[id.0] = None;
         self.free.push(id.0);
-        self.starved.retain(|starved| *starved != id);
+        self.without_work.retain(|without_work| *without_work != id);
         self.queued.retain(|queued| *queued != id);
     }
 

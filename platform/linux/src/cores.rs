@@ -1,7 +1,7 @@
 //! The cores of a process: threads, each pinned to a CPU where there are enough, with an executor and an epoll of its own.
 
 use crate::console::Lines;
-use crate::reactor::{Bell, Deadline, Reactor};
+use crate::reactor::{Deadline, Doorbell, Reactor};
 use crate::spin::Spin;
 use crate::trace;
 use glass_api::{
@@ -39,7 +39,7 @@ pub(crate) struct Machine {
     origin: std::time::Instant,
     lines: Arc<Lines>,
     mailboxes: Mailboxes<LinuxCore>,
-    bells: Vec<Arc<Bell>>,
+    doorbells: Vec<Arc<Doorbell>>,
     /// There are several cores, and each has a CPU that is no other one's.
     has_own_cpus: bool,
     /// The first core has ended.
@@ -67,11 +67,12 @@ static CPUS: OnceLock<CpuSet> = OnceLock::new();
 impl LinuxCore {
     /// The calling thread becomes the first of `cores` cores, and threads are started for the others, which end with [`LinuxCore::end`].
     pub(crate) fn first(cores: usize, origin: std::time::Instant, lines: Arc<Lines>) -> io::Result<LinuxCore> {
-        let bells: Vec<Arc<Bell>> = (0..cores).map(|_| Bell::new().map(Arc::new)).collect::<Result<_, _>>()?;
-        let mailboxes = Mailboxes::new(bells.iter().map(|bell| bell.clone() as Arc<dyn Unpark>));
+        let doorbells: Vec<Arc<Doorbell>> =
+            (0..cores).map(|_| Doorbell::new().map(Arc::new)).collect::<Result<_, _>>()?;
+        let mailboxes = Mailboxes::new(doorbells.iter().map(|doorbell| doorbell.clone() as Arc<dyn Unpark>));
         let has_own_cpus = cores > 1 && cpus().is_some_and(|cpus| cpus.len() >= cores);
         let machine =
-            Arc::new(Machine { origin, lines, mailboxes, bells, has_own_cpus, is_over: AtomicBool::new(false) });
+            Arc::new(Machine { origin, lines, mailboxes, doorbells, has_own_cpus, is_over: AtomicBool::new(false) });
         let first = LinuxCore::new(0, machine.clone())?;
         let (started, starts) = mpsc::channel();
         for number in 1..cores {
@@ -91,8 +92,8 @@ impl LinuxCore {
     }
 
     fn new(number: usize, machine: Arc<Machine>) -> io::Result<LinuxCore> {
-        let reactor = Reactor::new(machine.bells[number].clone())?;
-        let executor = Executor::new(reactor.bell());
+        let reactor = Reactor::new(machine.doorbells[number].clone())?;
+        let executor = Executor::new(reactor.doorbell());
         Ok(LinuxCore { inner: Rc::new(Inner { number, executor, reactor, machine }) })
     }
 
@@ -152,7 +153,7 @@ impl LinuxCore {
     /// Ends the other cores, whose tasks are dropped.
     pub(crate) fn end(&self) {
         self.inner.machine.is_over.store(true, Ordering::Relaxed);
-        self.inner.machine.bells.iter().for_each(|bell| bell.unpark());
+        self.inner.machine.doorbells.iter().for_each(|doorbell| doorbell.unpark());
     }
 }
 

@@ -33,7 +33,7 @@ static TURN: Name = Name::new("turn");
 static SIGNAL: Name = Name::new("signal");
 
 /// The bell's data in an event; no source has so high a number.
-const BELL: u64 = u64::MAX;
+const DOORBELL: u64 = u64::MAX;
 
 /// Finds ready sockets. Clones share it.
 #[derive(Clone)]
@@ -43,7 +43,7 @@ pub(crate) struct Reactor {
 
 struct Inner {
     epoll: OwnedFd,
-    bell: Arc<Bell>,
+    doorbell: Arc<Doorbell>,
     slots: RefCell<Slots>,
     events: RefCell<Vec<epoll::Event>>,
 }
@@ -57,12 +57,12 @@ struct Slots {
 }
 
 /// Wakes the thread that sleeps in [`Reactor::turn`].
-pub(crate) struct Bell {
+pub(crate) struct Doorbell {
     fd: OwnedFd,
     asleep: AtomicBool,
 }
 
-impl Unpark for Bell {
+impl Unpark for Doorbell {
     fn unpark(&self) {
         // Pairs with the fence in `fall_asleep`: either we see that the thread sleeps, or it sees the
         // task that was made ready before this call.
@@ -74,10 +74,10 @@ impl Unpark for Bell {
     }
 }
 
-impl Bell {
-    pub(crate) fn new() -> Result<Bell, Errno> {
+impl Doorbell {
+    pub(crate) fn new() -> Result<Doorbell, Errno> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Bell { fd, asleep: AtomicBool::new(false) })
+        Ok(Doorbell { fd, asleep: AtomicBool::new(false) })
     }
 
     fn fall_asleep(&self) {
@@ -136,16 +136,16 @@ pub(crate) struct Watched {
 }
 
 impl Reactor {
-    /// One that `bell` wakes, which is no other one's.
-    pub(crate) fn new(bell: Arc<Bell>) -> Result<Reactor, Errno> {
+    /// One that `doorbell` wakes, which is no other one's.
+    pub(crate) fn new(doorbell: Arc<Doorbell>) -> Result<Reactor, Errno> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &bell.fd, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
+        epoll::add(&epoll, &doorbell.fd, epoll::EventData::new_u64(DOORBELL), epoll::EventFlags::IN)?;
         let events = RefCell::new(Vec::with_capacity(EVENTS_MAX));
-        Ok(Reactor { inner: Rc::new(Inner { epoll, bell, slots: RefCell::default(), events }) })
+        Ok(Reactor { inner: Rc::new(Inner { epoll, doorbell, slots: RefCell::default(), events }) })
     }
 
-    pub(crate) fn bell(&self) -> Arc<Bell> {
-        self.inner.bell.clone()
+    pub(crate) fn doorbell(&self) -> Arc<Doorbell> {
+        self.inner.doorbell.clone()
     }
 
     /// Watches a non-blocking descriptor. `writable` is what is assumed until the kernel reports it.
@@ -170,8 +170,8 @@ impl Reactor {
         awake: impl FnOnce(),
         each_look: impl Fn(),
     ) -> Result<WakeSource, Errno> {
-        let bell = &self.inner.bell;
-        bell.fall_asleep();
+        let doorbell = &self.inner.doorbell;
+        doorbell.fall_asleep();
         let timeout = if has_work() { Some(Duration::ZERO) } else { deadline.map(|deadline| deadline.timeout) };
         let is_idle = timeout != Some(Duration::ZERO);
         let mut events = self.inner.events.borrow_mut();
@@ -180,13 +180,13 @@ impl Reactor {
             idle_begin(deadline.map(|deadline| deadline.clock_ns));
         }
         let waited = self.wait(&mut events, timeout, looks && trace::is_shared(), each_look);
-        bell.asleep.store(false, Ordering::Relaxed);
+        doorbell.asleep.store(false, Ordering::Relaxed);
         let source = match (waited, &events[..]) {
             (Err(Errno::INTR), _) => WakeSource::Other,
             (Err(error), _) => return Err(error),
             (Ok(_), []) if looks && has_request() => WakeSource::Other,
             (Ok(_), []) => WakeSource::Timer,
-            (Ok(_), [event]) if event.data.u64() == BELL => WakeSource::Core,
+            (Ok(_), [event]) if event.data.u64() == DOORBELL => WakeSource::Core,
             (Ok(_), _) => WakeSource::Device,
         };
         if is_idle {
@@ -227,9 +227,9 @@ impl Reactor {
     }
 
     fn dispatch(&self, data: u64, flags: epoll::EventFlags) {
-        if data == BELL {
+        if data == DOORBELL {
             // Takes the whole count; fails only when it was taken before.
-            let _ = rustix::io::read(&self.inner.bell.fd, &mut [0; 8]);
+            let _ = rustix::io::read(&self.inner.doorbell.fd, &mut [0; 8]);
             return;
         }
         let Some(source) = self.inner.slots.borrow().get(data) else { return };
@@ -376,7 +376,7 @@ mod tests {
     }
 
     fn new_reactor() -> Reactor {
-        Reactor::new(Arc::new(Bell::new().unwrap())).unwrap()
+        Reactor::new(Arc::new(Doorbell::new().unwrap())).unwrap()
     }
 
     fn turn(reactor: &Reactor) {
@@ -432,14 +432,14 @@ mod tests {
     #[test]
     fn the_bell_wakes_a_sleeper_and_is_silent_for_one_awake() {
         let reactor = new_reactor();
-        let bell = reactor.bell();
-        bell.unpark();
-        assert_eq!(rustix::io::read(&bell.fd, &mut [0; 8]), Err(Errno::AGAIN));
+        let doorbell = reactor.doorbell();
+        doorbell.unpark();
+        assert_eq!(rustix::io::read(&doorbell.fd, &mut [0; 8]), Err(Errno::AGAIN));
         let ringer = std::thread::spawn(move || {
             for _ in 0..10_000 {
-                bell.unpark();
+                doorbell.unpark();
                 std::thread::sleep(Duration::from_millis(1));
-                if Arc::strong_count(&bell) == 1 {
+                if Arc::strong_count(&doorbell) == 1 {
                     return;
                 }
             }

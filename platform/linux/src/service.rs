@@ -33,9 +33,9 @@ where
     let traced = trace::wanted_groups().map(trace::start);
     match traced {
         Ok(Ok(())) => (),
-        Ok(Err(error)) => tell(name, format_args!("this runs without a trace: {error}")),
+        Ok(Err(error)) => report(name, format_args!("this runs without a trace: {error}")),
         Err(error) => {
-            tell(name, format_args!("{error}"));
+            report(name, format_args!("{error}"));
             return ExitCode::from(UNUSABLE);
         }
     }
@@ -64,11 +64,11 @@ fn fail(name: &str, error: &(dyn Error + 'static), code: u8) -> ExitCode {
         }
         _ => String::new(),
     };
-    tell(name, format_args!("{error}{advice}"));
+    report(name, format_args!("{error}{advice}"));
     ExitCode::from(code)
 }
 
-fn tell(name: &str, what: fmt::Arguments) {
+fn report(name: &str, what: fmt::Arguments) {
     // When standard error is closed, an error cannot be reported.
     let _ = writeln!(io::stderr(), "{name}: {what}");
 }

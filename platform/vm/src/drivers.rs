@@ -27,7 +27,7 @@ struct Entry {
 
 impl Entry {
     /// Why the device broke, if that was not handled yet.
-    fn unhandled_lie(&self) -> Option<Violation> {
+    fn unhandled_violation(&self) -> Option<Violation> {
         self.driver.violation().filter(|_| !self.is_given_up)
     }
 }
@@ -161,7 +161,7 @@ impl Drivers {
     /// device may never interrupt again. Whether it halted.
     pub fn sleep(&mut self, core: &mut impl Halt) -> bool {
         let has_work = self.entries.iter_mut().fold(false, |any, entry| entry.driver.arm() | any);
-        let has_work = has_work || self.entries.iter().any(|entry| entry.unhandled_lie().is_some());
+        let has_work = has_work || self.entries.iter().any(|entry| entry.unhandled_violation().is_some());
         if !has_work {
             let owner = core.halt();
             let entry = owner.and_then(|index| self.entries.get_mut(index));
@@ -188,7 +188,7 @@ impl Drivers {
     /// Starts devices that broke once more, and reports each.
     pub fn repair(&mut self, mut report: impl FnMut(&Broken)) {
         for entry in &mut self.entries {
-            let Some(violation) = entry.unhandled_lie() else { continue };
+            let Some(violation) = entry.unhandled_violation() else { continue };
             let restarted = entry.restarts_left.checked_sub(1).map(|left| {
                 entry.restarts_left = left;
                 entry.driver.restart()

@@ -303,7 +303,7 @@ fn a_device_that_does_not_start_has_no_interrupts() {
 
 /// Breaks when the test has it break.
 struct Fragile {
-    lies: Rc<RefCell<Vec<Violation>>>,
+    violations: Rc<RefCell<Vec<Violation>>>,
     restart: Result<(), SetupError>,
 }
 
@@ -320,11 +320,11 @@ impl Driver for Fragile {
     fn disarm(&mut self) {}
     fn acknowledge(&mut self) {}
     fn violation(&self) -> Option<Violation> {
-        self.lies.borrow().last().copied()
+        self.violations.borrow().last().copied()
     }
     fn restart(&mut self) -> Result<(), SetupError> {
         if self.restart.is_ok() {
-            self.lies.borrow_mut().clear();
+            self.violations.borrow_mut().clear();
         }
         self.restart
     }
@@ -344,9 +344,9 @@ impl Halt for Awake {
 /// A driver finds some violations only while it arms its device, so after the round's repairs.
 #[test]
 fn no_core_halts_before_a_broken_device_was_handled() {
-    let lies = Rc::new(RefCell::new(Vec::from([Violation::NeedsReset])));
+    let violations = Rc::new(RefCell::new(Vec::from([Violation::NeedsReset])));
     let mut drivers = Drivers::default();
-    drivers.add("net".to_string(), Box::new(Fragile { lies, restart: Err(SetupError::ResetIgnored) }));
+    drivers.add("net".to_string(), Box::new(Fragile { violations, restart: Err(SetupError::ResetIgnored) }));
     assert!(!drivers.sleep(&mut Awake));
     let mut reports = 0;
     drivers.repair(|_| reports += 1);
@@ -362,22 +362,22 @@ fn a_device_that_breaks_is_reported_and_started_again_once() {
         (Ok(()), "started again"),
         (Err(SetupError::ResetIgnored), "cannot be started again: the device does not reset"),
     ] {
-        let lies = Rc::new(RefCell::new(Vec::new()));
+        let violations = Rc::new(RefCell::new(Vec::new()));
         let mut drivers = Drivers::default();
-        drivers.add("disk 0".to_string(), Box::new(Fragile { lies: lies.clone(), restart }));
+        drivers.add("disk 0".to_string(), Box::new(Fragile { violations: violations.clone(), restart }));
         let mut repair = || {
             let mut reports: Vec<String> = Vec::new();
             drivers.repair(|broken| reports.push(broken.to_string()));
             reports
         };
         assert!(repair().is_empty());
-        lies.borrow_mut().push(Violation::NeedsReset);
+        violations.borrow_mut().push(Violation::NeedsReset);
         let reports = repair();
         assert_eq!(reports.len(), 1);
         assert!(reports[0].starts_with("disk 0 broke: it requested a reset; ") && reports[0].contains(words));
         assert!(repair().is_empty(), "once");
         if restart.is_ok() {
-            lies.borrow_mut().push(Violation::NeedsReset);
+            violations.borrow_mut().push(Violation::NeedsReset);
             assert!(repair()[0].contains("it broke before") && repair().is_empty());
         }
     }

@@ -52,9 +52,9 @@ where
     F: Future<Output = Result<(), E>> + 'static,
     E: Display + 'static,
 {
-    let executor = Executor::new(smp::bell(this_core()));
+    let executor = Executor::new(smp::doorbell(this_core()));
     let _ = this_core().executor.set(executor.clone());
-    let Boot { machine, command_line, further } = boot;
+    let Boot { machine, command_line, secondary } = boot;
     let settings = Settings {
         address: command_line.address,
         ipv6: command_line.ipv6,
@@ -69,8 +69,8 @@ where
     let found = step("boot: search for devices", || devices::find(&machine));
     // They come up while the devices are started, and not before those have their addresses: while one core changes the map of memory, QEMU 7.2
     // (TCG) may lose what another one writes to its local APIC.
-    if !further.are_none() {
-        step("boot: start of further cores", || further.start());
+    if !secondary.are_none() {
+        step("boot: start of further cores", || secondary.start());
     }
     let devices = step("boot: devices", || devices::start(found, &machine, &settings, &mut vectors, &mut drivers));
     let devices = devices.unwrap_or_else(|error| {
@@ -80,11 +80,11 @@ where
     for word in &command_line.unknown {
         print_line(format_args!("the command line's `{word}` is unknown to this image"));
     }
-    let further = match further.are_none() {
+    let secondary = match secondary.are_none() {
         true => Vec::new(),
-        false => step("boot: arrival of further cores", || further.arrived()),
+        false => step("boot: arrival of further cores", || secondary.arrived()),
     };
-    let mailboxes = smp::put_to_work(&further);
+    let mailboxes = smp::put_to_work(&secondary);
     let core = VmCore::new(0, executor, mailboxes, devices.console);
     let world = Rc::new(World {
         args: command_line.args,
@@ -122,7 +122,7 @@ where
 /// Runs what others start on this core, which is not the first one, until the VM ends.
 pub fn run_further(work: Work) -> ! {
     random::add(&work.seed);
-    let executor = Executor::new(smp::bell(this_core()));
+    let executor = Executor::new(smp::doorbell(this_core()));
     let _ = this_core().executor.set(executor.clone());
     let core = VmCore::new(work.number, executor, work.mailboxes, None);
     let printer = core.clone();

@@ -3,7 +3,7 @@
 use crate::arch::apic;
 use crate::arch::paging::{AddressSpace, OutOfTables, PAGE_BYTES, Protection};
 use crate::arch::ports::load_page_tables;
-use crate::arch::smp::{self, Further};
+use crate::arch::smp::{self, SecondaryCores};
 use crate::command_line::CommandLine;
 use crate::cores::{initialize_boot_core, this_core};
 use crate::machine::{Domain, Machine, Ram, StartInfo, usable};
@@ -40,7 +40,7 @@ unsafe extern "Rust" {
 pub struct Boot {
     pub(crate) machine: Machine,
     pub(crate) command_line: CommandLine,
-    pub(crate) further: Further,
+    pub(crate) secondary: SecondaryCores,
 }
 
 /// boot.s comes here, in ring 3, on the boot core's stack, with the address of the PVH start info.
@@ -71,13 +71,13 @@ extern "C" fn glass_start(start_info: u64) -> ! {
     let machine =
         step("boot: description of the machine", || Machine::read(&info, &command_line.devices, domain, read_physical));
     let prepare = || smp::prepare(&machine);
-    let further = if machine.processors.len() > 1 { step("boot: further cores", prepare) } else { prepare() };
-    let built = step("boot: page tables", || build_page_tables(&machine, &further));
+    let secondary = if machine.processors.len() > 1 { step("boot: further cores", prepare) } else { prepare() };
+    let built = step("boot: page tables", || build_page_tables(&machine, &secondary));
     assert!(built.is_ok(), "the VM has too little memory for page tables: give it more");
     let high = usable(&machine.ram, image_end, (MAPPED_AT_FIRST.1, u64::MAX));
     // SAFETY: `build_page_tables` has mapped this memory, of which nothing was used before.
     unsafe { heap::add(high) };
-    if further.are_none() {
+    if secondary.are_none() {
         heap::take_all();
     }
     tracing_subscriber::install(ConsoleLog { level: command_line.log, print: print_message });
@@ -85,7 +85,7 @@ extern "C" fn glass_start(start_info: u64) -> ! {
     step("boot: local APIC", apic::initialize);
     random::initialize();
     tracing::debug!("memory is {}", if info.is_ram_zero { "new" } else { "of unknown contents" });
-    let boot = Boot { machine, command_line, further };
+    let boot = Boot { machine, command_line, secondary };
     // SAFETY: `entry!` defines it with this signature.
     unsafe { glass_main(boot) }
 }
@@ -138,7 +138,7 @@ fn read_physical(address: u64) -> Option<u8> {
 
 /// Replaces boot.s's tables by ones in which nothing is writable and executable at once, page 0 and
 /// the pages below the stacks are unmapped, and only RAM exists, all of it, and the local APIC. Windows of devices come later.
-fn build_page_tables(machine: &Machine, further: &Further) -> Result<(), OutOfTables> {
+fn build_page_tables(machine: &Machine, secondary: &SecondaryCores) -> Result<(), OutOfTables> {
     let text = address_of(&raw const glass_text_start);
     let constants = address_of(&raw const glass_text_end);
     let data = address_of(&raw const glass_rodata_end);
@@ -159,7 +159,7 @@ fn build_page_tables(machine: &Machine, further: &Further) -> Result<(), OutOfTa
     space.map(LOCAL_APIC.0, LOCAL_APIC.1, Protection::Device)?;
     space.unmap(address_of(&raw const glass_stack_guard))?;
     space.unmap(address_of(&raw const glass_fault_stack_guard))?;
-    further.guards().try_for_each(|guard| space.unmap(guard))?;
+    secondary.guards().try_for_each(|guard| space.unmap(guard))?;
     PAGE_TABLES.store(space.root(), Ordering::Relaxed);
     // SAFETY: all that runs or is used lies in the ranges mapped above, at the same addresses.
     unsafe { load_page_tables(space.root()) };

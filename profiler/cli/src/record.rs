@@ -18,8 +18,8 @@ use crate::console::say;
 use crate::holder;
 use crate::jail;
 use crate::target::{self, TargetArgs};
+use crate::trace::groups::{Groups, parse_groups};
 use crate::trace::open as open_traced;
-use crate::trace::wanted::{Groups, parse_groups};
 use output::Output;
 use progress::Progress;
 
@@ -83,7 +83,7 @@ pub(crate) fn wish(interrupted: &AtomicBool) -> Wish {
 }
 
 /// Prints that a started command continues, if it does.
-pub(crate) fn tell_of_command(pid: u32, title: &str) {
+pub(crate) fn print_command(pid: u32, title: &str) {
     // Its number may have been reused.
     if !has_ended(pid) {
         say!("glass: {title} continues to run");
@@ -132,7 +132,7 @@ fn record(arguments: &Args, output: Output, interrupted: &AtomicBool, is_detache
     let bytes = file.and_then(|file| file.metadata().ok()).map_or(0, |metadata| metadata.len());
     progress::summary(&arguments.output, bytes, outcome.status.elapsed, &written, traced);
     if is_new {
-        tell_of_command(pid, &target.origin.guest);
+        print_command(pid, &target.origin.guest);
     }
     Ok(outcome.result()?)
 }

@@ -20,7 +20,7 @@ mod xen;
 use crate::build::{Packages, Platform};
 use crate::console::{self, say};
 use crate::symbolizer::Symbolizer;
-use crate::trace::wanted::{Groups, parse_groups};
+use crate::trace::groups::{Groups, parse_groups};
 use anyhow::{Context, Result, bail};
 use glass_formats::Exit;
 use glass_guests::files::HostFile;

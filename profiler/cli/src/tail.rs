@@ -14,14 +14,14 @@ use glass_guests::{Flow, Source, read_clocks};
 use glass_profile::event::Event;
 use glass_profile::format::count;
 use glass_profile::names::printable;
-use glass_profile::words::{Line, Teller};
+use glass_profile::words::{Describer, Line};
 
 use crate::console::{self, say};
 use crate::jail;
-use crate::record::{parse_seconds, tell_of_command};
+use crate::record::{parse_seconds, print_command};
 use crate::target::GuestArgs;
+use crate::trace::groups::{GroupArgs, Groups};
 use crate::trace::open_any;
-use crate::trace::wanted::{Groups, WantedArgs};
 use print::{Filter, Kinds, Printer, parse_kinds};
 use stream::{Item, Stream, What};
 
@@ -40,7 +40,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "command")]
     symbols: Option<std::path::PathBuf>,
     #[command(flatten)]
-    wanted: WantedArgs,
+    wanted: GroupArgs,
     /// Only events of this task, or about it: a part of its name, or its number as `#4`.
     #[arg(long, value_name = "NAME")]
     task: Option<String>,
@@ -85,7 +85,7 @@ pub fn run(arguments: Args) -> Result<()> {
     let mut shown = Shown {
         start_ns,
         stream: Stream::default(),
-        teller: Teller::default(),
+        describer: Describer::default(),
         filter: Filter::new(arguments.task.as_deref(), arguments.kind, arguments.grep.as_deref()),
         printer: Printer {
             output: BufWriter::new(io::stdout()),
@@ -118,7 +118,7 @@ pub fn run(arguments: Args) -> Result<()> {
     say!("glass: {} of {} events shown, {} lost", count(shown.lines), count(shown.stream.events), count(lost));
     match (&result, child) {
         (Ok(Flow::Ended), _) => say!("glass: {title} has ended"),
-        (_, Some(_)) => tell_of_command(pid, &title),
+        (_, Some(_)) => print_command(pid, &title),
         _ => {}
     }
     result?;
@@ -129,7 +129,7 @@ pub fn run(arguments: Args) -> Result<()> {
 struct Shown<W> {
     start_ns: u64,
     stream: Stream,
-    teller: Teller,
+    describer: Describer,
     filter: Filter,
     printer: Printer<W>,
     lines: u64,
@@ -148,12 +148,12 @@ impl<W: Write> Shown<W> {
     /// Prints complete events; at the end, everything.
     fn print(&mut self, is_end: bool) -> io::Result<()> {
         let items = self.stream.take(is_end);
-        let Shown { start_ns, stream, teller, filter, printer, lines, lines_max } = self;
+        let Shown { start_ns, stream, describer, filter, printer, lines, lines_max } = self;
         // No event is older than the start; a VM's clock that is not known well yet may say so.
         let since = |ticks| stream.monotonic_ns(ticks).map(|ns| (ns - i128::from(*start_ns)).max(0));
-        let mut told: Vec<Line> = Vec::new();
-        let mut show = |printer: &mut Printer<W>, told: &mut Vec<Line>| -> io::Result<()> {
-            for line in told.drain(..).filter(|line| filter.has(line)) {
+        let mut described: Vec<Line> = Vec::new();
+        let mut show = |printer: &mut Printer<W>, described: &mut Vec<Line>| -> io::Result<()> {
+            for line in described.drain(..).filter(|line| filter.has(line)) {
                 if *lines < *lines_max {
                     *lines += 1;
                     printer.line(since(line.ticks), stream.ring(line.ring), &line)?;
@@ -163,18 +163,18 @@ impl<W: Write> Shown<W> {
         };
         for Item { ticks, ring, what } in items {
             match what {
-                What::Event(event) => teller.push(ring, &event, stream, &mut |line| told.push(line)),
+                What::Event(event) => describer.push(ring, &event, stream, &mut |line| described.push(line)),
                 What::Lost(events) => {
-                    teller.forget(ring, stream, &mut |line| told.push(line));
-                    show(printer, &mut told)?;
+                    describer.forget(ring, stream, &mut |line| described.push(line));
+                    show(printer, &mut described)?;
                     printer.lost(since(ticks), stream.ring(ring), events)?;
                 }
             }
-            show(printer, &mut told)?;
+            show(printer, &mut described)?;
         }
         if is_end {
-            (0..stream.rings()).for_each(|ring| teller.finish(ring, stream, &mut |line| told.push(line)));
-            show(printer, &mut told)?;
+            (0..stream.rings()).for_each(|ring| describer.finish(ring, stream, &mut |line| described.push(line)));
+            show(printer, &mut described)?;
         }
         printer.output.flush()
     }

@@ -21,7 +21,7 @@ use glass_session::{End, Session, Sources, Wish};
 use crate::console::{self, Busy, say};
 use crate::holder;
 use crate::jail;
-use crate::record::{parse_seconds, tell_of_command};
+use crate::record::{parse_seconds, print_command};
 use crate::target::{self, TargetArgs};
 use work::{Counting, Shared};
 
@@ -111,7 +111,7 @@ fn finish(arguments: &Args, target: &Target, shared: &Shared, live: bool, end: &
     if live && has_ended {
         say!("glass: {} has ended", target.origin.guest);
     } else if live && !arguments.target.command.is_empty() {
-        tell_of_command(target.pid, &target.origin.guest);
+        print_command(target.pid, &target.origin.guest);
     }
     Ok(())
 }

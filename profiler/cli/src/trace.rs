@@ -1,7 +1,7 @@
 //! `glass trace`: records the trace of a Glasshouse service.
 
-pub mod tell;
-pub mod wanted;
+pub mod groups;
+pub mod summary;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -24,10 +24,10 @@ use glass_session::{Feed, Session, Sources, Tracing, Wish, Written};
 use crate::console::{Busy, say};
 use crate::jail;
 use crate::record::output::{self, Output};
-use crate::record::{parse_seconds, progress, tell_of_command, watch_signals, wish};
+use crate::record::{parse_seconds, print_command, progress, watch_signals, wish};
 use crate::target::GuestArgs;
-use tell::Line;
-use wanted::{Groups, WantedArgs};
+use groups::{GroupArgs, Groups};
+use summary::Line;
 
 /// How long a command may take until it has a trace.
 const START_PATIENCE: Duration = Duration::from_secs(5);
@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "command")]
     symbols: Option<PathBuf>,
     #[command(flatten)]
-    wanted: WantedArgs,
+    wanted: GroupArgs,
     /// Read the events that the service has already recorded, without switching groups.
     #[arg(long, conflicts_with_all = ["duration", "sample", "command", "functions", "exclude"])]
     last: bool,
@@ -208,7 +208,7 @@ fn live(arguments: &Args, output: Output, signals: &Signals) -> Result<()> {
     let traced = outcome.traced.as_ref().and_then(|traced| traced.as_ref().ok());
     summary(arguments, &written, elapsed, traced, target.is_some());
     if child.is_some() {
-        tell_of_command(pid, &title);
+        print_command(pid, &title);
     }
     Ok(outcome.result()?)
 }
@@ -227,7 +227,7 @@ fn summary(arguments: &Args, written: &Written, elapsed: Duration, traced: Optio
     }
     if let Some(counts) = traced {
         let is_over_time = !arguments.last && arguments.post_mortem.is_none();
-        tell::summary(counts, is_over_time.then_some(elapsed));
+        summary::summary(counts, is_over_time.then_some(elapsed));
     }
     progress::profiler(written, elapsed);
 }

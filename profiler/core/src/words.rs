@@ -1,10 +1,10 @@
 //! Events of a trace in words, one line each: for `glass tail`, for details in viewers and for the report of a crash.
 //! Nothing else in the profiler words them.
 
+mod describer;
 mod message;
 mod phrase;
-mod teller;
 
+pub use describer::{Describer, Line, Names};
 pub use message::value;
 pub use phrase::{flags, kind_name, operation, resource, wait, wait_object};
-pub use teller::{Line, Names, Teller};

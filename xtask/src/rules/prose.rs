@@ -16,39 +16,75 @@ pub fn of_document(text: &str) -> Piece {
     Piece { line: 1, text: without_code_spans(text), is_string: false }
 }
 
-/// The comments and string literals of a Rust file. Comments on consecutive lines are one piece.
-pub fn of_rust(text: &str) -> Vec<Piece> {
-    let mut pieces: Vec<Piece> = Vec::new();
+/// A part of a Rust file.
+enum Part<'a> {
+    Code(&'a str),
+    Comment(&'a str),
+    /// The text of a string literal, and whether it has no escapes.
+    Literal(&'a str, bool),
+}
+
+/// All parts of a Rust file, each with the line of its first character.
+fn parts_of_rust<'a>(text: &'a str, mut each: impl FnMut(usize, Part<'a>)) {
     let (mut rest, mut line) = (text, 1);
     while let Some(start) = rest.find(['/', '"', '\'', 'r']) {
+        each(line, Part::Code(&rest[..start]));
         line += lines_in(&rest[..start]);
         let identifier_before = rest[..start].ends_with(|c: char| c.is_alphanumeric() && c != 'b' || c == '_');
         rest = &rest[start..];
         let length = if rest.starts_with("//") {
             let length = rest.find('\n').unwrap_or(rest.len());
-            add_comment(&mut pieces, line, &rest[..length]);
+            each(line, Part::Comment(&rest[..length]));
             length
         } else if let Some(hashes) = raw_string(rest).filter(|_| !identifier_before) {
             let open = hashes + 2;
             let end = rest[open..].find(&format!("\"{}", "#".repeat(hashes))).map_or(rest.len(), |end| open + end);
-            pieces.push(Piece { line, text: rest[open..end].to_owned(), is_string: true });
+            each(line, Part::Literal(&rest[open..end], true));
             (end + 1 + hashes).min(rest.len())
         } else if rest.starts_with('"') {
             let end = string_end(rest, b'"');
-            pieces.push(Piece { line, text: unescaped(&rest[1..end]), is_string: true });
+            each(line, Part::Literal(&rest[1..end], false));
             (end + 1).min(rest.len())
         } else if rest.starts_with('\'') {
             character_length(rest)
         } else {
+            each(line, Part::Code(&rest[..1]));
             1
         };
         line += lines_in(&rest[..length]);
         rest = &rest[length..];
     }
+    each(line, Part::Code(rest));
+}
+
+/// The comments and string literals of a Rust file. Comments on consecutive lines are one piece.
+pub fn of_rust(text: &str) -> Vec<Piece> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    parts_of_rust(text, |line, part| match part {
+        Part::Code(_) => {}
+        Part::Comment(comment) => add_comment(&mut pieces, line, comment),
+        Part::Literal(text, is_raw) => {
+            let text = if is_raw { text.to_owned() } else { unescaped(text) };
+            pieces.push(Piece { line, text, is_string: true });
+        }
+    });
     for piece in pieces.iter_mut().filter(|piece| !piece.is_string) {
         piece.text = without_code_spans(&piece.text);
     }
     pieces
+}
+
+/// A Rust file without its comments and literals, on the same lines.
+pub fn code_of_rust(text: &str) -> String {
+    let mut code = String::with_capacity(text.len());
+    let mut lines = 1;
+    parts_of_rust(text, |line, part| {
+        let Part::Code(part) = part else { return code.push(' ') };
+        code.extend(std::iter::repeat_n('\n', line - lines));
+        lines = line + lines_in(part);
+        code.push_str(part);
+    });
+    code
 }
 
 /// The comments and string literals of a JavaScript module, template literals without what they insert.

@@ -1,18 +1,22 @@
-//! One vocabulary: what a user or a reader of the code sees has no phrase that `docs/glossary.md` refuses.
+//! One vocabulary: what a user or a reader of the code sees has no phrase that `words.txt` refuses, and no name in the code a word.
 
 use super::prose::{self, Piece};
 use super::{Violation, tree::Tree};
 use regex::{Regex, RegexBuilder};
+use std::collections::HashMap;
 
-/// The glossary: a table of terms, meanings and refused phrases.
-const GLOSSARY: &str = "docs/glossary.md";
+/// The file of the refused phrases, and what it contains.
+const FILE: &str = "xtask/src/rules/words.txt";
+const WORDS: &str = include_str!("words.txt");
 /// Documents and folders of documents that are checked, besides assets and Rust files.
 const DOCUMENTS: [&str; 5] = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs/", "bench/results/"];
+/// Names of so many words are sentences: those of tests.
+const SENTENCE_WORDS: usize = 5;
 
-/// A term and a phrase that it replaces.
+/// What to write, and a phrase that it replaces.
 struct Refusal {
     phrase: Regex,
-    term: String,
+    instead: String,
 }
 
 /// All refused phrases.
@@ -20,27 +24,31 @@ struct Refusals {
     /// Finds any of them, so that most text is searched once only.
     any: Regex,
     each: Vec<Refusal>,
+    /// What to write instead, by the refused word of a name.
+    of_names: HashMap<String, String>,
 }
 
-/// Every refused phrase in the prose of `tree`.
+/// Every refused phrase in the prose of `tree`, and every refused word in its names.
 pub fn check(tree: &Tree) -> Vec<Violation> {
-    let Some((_, glossary)) = tree.texts("md").find(|(path, _)| *path == GLOSSARY) else {
-        return vec![Violation::new(GLOSSARY, "is not there: it lists the terms and the phrases that they replace")];
-    };
-    let refusals = match refusals(glossary) {
+    check_with(WORDS, tree)
+}
+
+fn check_with(words: &str, tree: &Tree) -> Vec<Violation> {
+    let refusals = match refusals(words) {
         Ok(refusals) => refusals,
         Err(violation) => return vec![violation],
     };
-    let documents = tree.texts("md").filter(|(path, _)| *path != GLOSSARY && is_under(path, &DOCUMENTS));
+    let documents = tree.texts("md").filter(|(path, _)| is_under(path, &DOCUMENTS));
     let assets = ["html", "css"].into_iter().flat_map(|extension| tree.texts(extension));
     let whole = documents.chain(assets).map(|(path, text)| (path, vec![prose::of_document(text)]));
     let code = tree.texts("rs").map(|(path, text)| (path, prose_of_code(path, text)));
     let scripts = tree.texts("js").map(|(path, text)| (path, prose::of_javascript(text)));
-    whole
+    let in_prose = whole
         .chain(code)
         .chain(scripts)
-        .flat_map(|(path, pieces)| pieces.iter().flat_map(|piece| refused(path, piece, &refusals)).collect::<Vec<_>>())
-        .collect()
+        .flat_map(|(path, pieces)| pieces.iter().flat_map(|piece| refused(path, piece, &refusals)).collect::<Vec<_>>());
+    let in_names = tree.texts("rs").flat_map(|(path, text)| refused_names(path, text, &refusals.of_names));
+    in_prose.chain(in_names).collect()
 }
 
 fn is_under(path: &str, folders: &[&str]) -> bool {
@@ -55,30 +63,67 @@ fn prose_of_code(path: &str, text: &str) -> Vec<Piece> {
     pieces.filter(|piece| !piece.is_string || piece.line <= product_lines).collect()
 }
 
-/// The rows of the glossary's table: a term, its meaning, and code spans, each a regular expression.
-fn refusals(glossary: &str) -> Result<Refusals, Violation> {
-    let mut each = Vec::new();
-    let mut all = Vec::new();
-    for (index, line) in glossary.lines().enumerate() {
-        // A `|` within a cell is written `\|`.
-        let line = line.replace("\\|", "\u{0}");
-        let Some(cells) = line.strip_prefix('|').map(|row| row.split('|').map(str::trim).collect::<Vec<_>>()) else {
-            continue;
-        };
-        let [term, _, phrases, ""] = cells[..] else {
-            return Err(Violation::new(GLOSSARY, format!("line {}: a row has three cells", index + 1)));
-        };
-        let unusable = |error: regex::Error| Violation::new(GLOSSARY, format!("line {}: {error}", index + 1));
-        for phrase in phrases.split('`').skip(1).step_by(2).map(|phrase| phrase.replace('\u{0}', "|")) {
-            each.push(Refusal { phrase: compile(&phrase).map_err(unusable)?, term: term.to_owned() });
-            all.push(phrase);
+/// The refused phrases of [`FILE`]'s text: a line without indentation is what to write, the indented ones after it are refused.
+fn refusals(words: &str) -> Result<Refusals, Violation> {
+    let (mut each, mut all, mut of_names) = (Vec::new(), Vec::new(), HashMap::new());
+    let (mut section, mut instead) = ("", "");
+    for (index, line) in words.lines().enumerate() {
+        let wrong = |reason: &str| Violation::new(FILE, format!("line {}: {reason}", index + 1));
+        let (phrase, is_refused) = (line.trim(), line.starts_with(' '));
+        match phrase {
+            "" => {}
+            _ if phrase.starts_with('#') => {}
+            "[prose]" | "[identifiers]" => (section, instead) = (phrase, ""),
+            _ if section.is_empty() => return Err(wrong("is in no section")),
+            _ if !is_refused => instead = phrase,
+            _ if instead.is_empty() => return Err(wrong("there is no line with what to write instead before it")),
+            _ if section == "[identifiers]" => drop(of_names.insert(phrase.to_owned(), instead.to_owned())),
+            _ => {
+                let regex = compile(phrase).map_err(|error| wrong(&error.to_string()))?;
+                each.push(Refusal { phrase: regex, instead: instead.to_owned() });
+                all.push(phrase);
+            }
         }
     }
     if each.is_empty() {
-        return Err(Violation::new(GLOSSARY, "refuses nothing"));
+        return Err(Violation::new(FILE, "refuses nothing"));
     }
-    let any = compile(&all.join("|")).map_err(|error| Violation::new(GLOSSARY, error.to_string()))?;
-    Ok(Refusals { any, each })
+    let any = compile(&all.join("|")).map_err(|error| Violation::new(FILE, error.to_string()))?;
+    Ok(Refusals { any, each, of_names })
+}
+
+/// The words of a name, in small letters: `has_room`, `HasRoom` and `HAS_ROOM` have the same two.
+fn words_of(name: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut before = '_';
+    for letter in name.chars() {
+        let is_start = !before.is_alphanumeric() || (letter.is_uppercase() && !before.is_uppercase());
+        if letter.is_alphanumeric() {
+            if is_start {
+                words.push(String::new());
+            }
+            words.last_mut().expect("one has started").extend(letter.to_lowercase());
+        }
+        before = letter;
+    }
+    words
+}
+
+/// The names of a Rust file's code that have a refused word, each once.
+fn refused_names(path: &str, text: &str, of_names: &HashMap<String, String>) -> Vec<Violation> {
+    let mut found: Vec<Violation> = Vec::new();
+    for (index, line) in prose::code_of_rust(text).lines().enumerate() {
+        for name in line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|name| !name.is_empty()) {
+            let words = words_of(name);
+            let Some(instead) = words.iter().find_map(|word| of_names.get(word)) else { continue };
+            let reason = format!("line {}: the name `{name}`: the term is \"{instead}\"", index + 1);
+            let is_known = found.iter().any(|known| known.reason.contains(&format!("`{name}`")));
+            if words.len() < SENTENCE_WORDS && !is_known {
+                found.push(Violation::new(path, reason));
+            }
+        }
+    }
+    found
 }
 
 /// A phrase is found in any case, as whole words, also across a line break.
@@ -94,11 +139,11 @@ fn refused(path: &str, piece: &Piece, refusals: &Refusals) -> Vec<Violation> {
     let mut found: Vec<(usize, String)> = refusals
         .each
         .iter()
-        .flat_map(|refusal| refusal.phrase.find_iter(&piece.text).map(move |found| (found, &refusal.term)))
-        .map(|(found, term)| {
+        .flat_map(|refusal| refusal.phrase.find_iter(&piece.text).map(move |found| (found, &refusal.instead)))
+        .map(|(found, instead)| {
             let line = piece.line + piece.text[..found.start()].matches('\n').count();
             let phrase = found.as_str().split_whitespace().collect::<Vec<_>>().join(" ");
-            (line, format!("line {line}: \"{phrase}\": the glossary's term is \"{term}\""))
+            (line, format!("line {line}: \"{phrase}\": the term is \"{instead}\""))
         })
         .collect();
     found.sort();
@@ -109,19 +154,18 @@ fn refused(path: &str, piece: &Piece, refusals: &Refusals) -> Vec<Violation> {
 mod tests {
     use super::*;
 
-    const TABLE: &str = "# Glossary\n\n| term | meaning | not |\n|---|---|---|\n\
-                         | received | a segment arrived | `segments? came` |\n\
-                         | returns, reports | what code does | `tells?\\|told`, `says` |\n";
+    const TABLE: &str = "# Words\n\n[prose]\nreceived\n    segments? came\nreturns, reports\n    tells?|told\n    says\n\
+                         [identifiers]\nviolation\n    lie\n";
 
     fn reasons(path: &str, text: &str) -> Vec<String> {
-        check(&Tree::of(&[(GLOSSARY, TABLE), (path, text)])).into_iter().map(|found| found.to_string()).collect()
+        check_with(TABLE, &Tree::of(&[(path, text)])).into_iter().map(|found| found.to_string()).collect()
     }
 
     #[test]
     fn a_refused_phrase_is_found_with_its_line_and_term() {
         assert_eq!(
             reasons("README.md", "One.\nA Segment\ncame.\n"),
-            ["README.md: line 2: \"Segment came\": the glossary's term is \"received\""]
+            ["README.md: line 2: \"Segment came\": the term is \"received\""]
         );
         assert_eq!(reasons("lib/net/src/lib.rs", "//! One.\n//! It tells.\n").len(), 1);
         assert_eq!(reasons("lib/net/src/lib.rs", "fn f() { g(\"a\", \"it says so\"); }\n").len(), 1);
@@ -142,11 +186,20 @@ mod tests {
     }
 
     #[test]
-    fn a_glossary_that_cannot_be_used_is_a_violation() {
-        let of = |table: &str| check(&Tree::of(&[(GLOSSARY, table)]))[0].reason.clone();
-        assert_eq!(of("| a | b |\n"), "line 1: a row has three cells");
-        assert!(of("| a | b | `(` |\n").starts_with("line 1: "));
-        assert_eq!(of("nothing\n"), "refuses nothing");
-        assert!(check(&Tree::of(&[("README.md", "")]))[0].reason.starts_with("is not there"));
+    fn a_list_that_cannot_be_used_is_a_violation() {
+        let of = |table: &str| check_with(table, &Tree::of(&[]))[0].reason.clone();
+        assert_eq!(of("received\n"), "line 1: is in no section");
+        assert_eq!(of("[prose]\n    came\n"), "line 2: there is no line with what to write instead before it");
+        assert!(of("[prose]\nreceived\n    (\n").starts_with("line 3: "));
+        assert_eq!(of("# nothing\n"), "refuses nothing");
+    }
+
+    #[test]
+    fn names_are_words_too() {
+        assert_eq!(words_of("unhandledLie_OfDISK2"), ["unhandled", "lie", "of", "disk2"]);
+        let of = |code: &str| reasons("lib/net/src/lib.rs", &format!("//! A.\n{code}\n"));
+        let expected = ["lib/net/src/lib.rs: line 2: the name `LieTo`: the term is \"violation\""];
+        assert_eq!(of("enum LieTo { A } // `LieTo`"), expected);
+        assert_eq!(of("fn a_lie_ends_the_device() { let (believed, text) = (1, \"a lie\"); }"), [""; 0]);
     }
 }

@@ -324,8 +324,8 @@ fn connections_that_no_task_can_serve_are_reset_and_told_once() {
         assert_eq!(client.ask("GET /healthz HTTP/1.1\r\nHost: q\r\n\r\n").await.status, 200);
     });
     let console = site.server.console();
-    let told = console.iter().filter(|line| line.contains("a connection was not accepted: "));
-    assert_eq!(told.count(), 1, "{console:?}");
+    let reported = console.iter().filter(|line| line.contains("a connection was not accepted: "));
+    assert_eq!(reported.count(), 1, "{console:?}");
 }
 
 #[test]

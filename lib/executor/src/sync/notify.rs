@@ -53,7 +53,7 @@ struct Waiters {
     chosen: BTreeSet<u64>,
     tickets: u64,
     /// [`Notify::notify_one`] found no waiting task.
-    is_owed: bool,
+    is_due: bool,
 }
 
 impl Default for Notify {
@@ -95,7 +95,7 @@ impl Notify {
     pub fn notify_one(&self) {
         let mut waiters = self.inner.waiters.borrow_mut();
         let Some((ticket, waker)) = waiters.waiting.pop_first() else {
-            waiters.is_owed = true;
+            waiters.is_due = true;
             return;
         };
         waiters.chosen.insert(ticket);
@@ -127,7 +127,7 @@ impl Future for Notified {
         let mut waiters = inner.waiters.borrow_mut();
         let is_chosen = match this.ticket {
             Some(ticket) => waiters.chosen.remove(&ticket),
-            None => core::mem::take(&mut waiters.is_owed),
+            None => core::mem::take(&mut waiters.is_due),
         };
         if is_chosen || inner.generation.get() != this.generation {
             return Poll::Ready(());
@@ -201,7 +201,7 @@ mod tests {
         drop(first);
         assert!(poll(third.as_mut()));
         let waiters = notify.inner.waiters.borrow();
-        assert!(waiters.waiting.is_empty() && waiters.chosen.is_empty() && !waiters.is_owed);
+        assert!(waiters.waiting.is_empty() && waiters.chosen.is_empty() && !waiters.is_due);
     }
 
     #[test]

@@ -67,7 +67,7 @@ fn each_event_has_the_fields_of_its_kind() {
         (Kind::Counter, 0, name, u64::MAX, 0),
         (Kind::Counter, 1, name, 1 << 45, 0),
     ];
-    assert_eq!(traced.told(), expected);
+    assert_eq!(traced.recorded(), expected);
     let times: Vec<u64> = traced.events().iter().map(|event| event.ticks).collect();
     assert!(times[0] > 0 && times.is_sorted());
 }

@@ -45,10 +45,10 @@ fn switches_are_told_before_and_after() {
     glass_trace::switch(counters | Group::Net as u32);
     glass_trace::switch(0);
     VALUE.set(9);
-    let told: Vec<(Kind, u16, u64)> =
+    let recorded: Vec<(Kind, u16, u64)> =
         traced.events().iter().map(|event| (kind(event), event.detail, event.b)).collect();
     let groups = |groups: u64| (Kind::Groups, 0, groups);
-    assert_eq!(told, [groups(16), (Kind::Counter, 1, 3), (Kind::Counter, 0, 7), groups(24), groups(0)]);
+    assert_eq!(recorded, [groups(16), (Kind::Counter, 1, 3), (Kind::Counter, 0, 7), groups(24), groups(0)]);
     assert_eq!((VALUE.value(), COUNT.value()), (9, 7));
 }
 
@@ -101,8 +101,8 @@ fn the_host_is_followed_whatever_thread_it_writes_from() {
     });
     assert_eq!(begun, 25);
     assert!(follow_host(|_| ()).is_none());
-    let told: Vec<u64> = traced.events().iter().map(|event| event.b).collect();
-    assert_eq!(told, (0..50).map(|number| (number + 1) % 2).collect::<Vec<_>>());
+    let recorded: Vec<u64> = traced.events().iter().map(|event| event.b).collect();
+    assert_eq!(recorded, (0..50).map(|number| (number + 1) % 2).collect::<Vec<_>>());
     CONTROL.request.store(0, Ordering::Relaxed);
     CONTROL.answered.store(0, Ordering::Relaxed);
 }
@@ -162,7 +162,7 @@ fn what_has_no_room_is_counted() {
     }
     assert_eq!(CONTROL.names_lost.load(Ordering::Relaxed), lost + 1);
     assert_eq!(
-        traced.told().iter().map(|event| (event.0, event.2, event.3)).collect::<Vec<_>>(),
+        traced.recorded().iter().map(|event| (event.0, event.2, event.3)).collect::<Vec<_>>(),
         [(Kind::Block, 0, 1); 3]
     );
     for _ in 0..3 {

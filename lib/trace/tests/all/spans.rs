@@ -29,18 +29,18 @@ fn a_span_with_fields_comes_back_whole() {
         let _inside = outer.enter();
         span!(Level::DEBUG, "write", ratio = 0.5).in_scope(|| ());
     }
-    let told = traced.told();
+    let recorded = traced.recorded();
     let events: Vec<Event> = traced.events().into_iter().filter(|event| kind(event) != Kind::Groups).collect();
-    let kinds: Vec<Kind> = told.iter().map(|event| event.0).collect();
+    let kinds: Vec<Kind> = recorded.iter().map(|event| event.0).collect();
     use Kind::*;
     let outer = [SpanBegin, Field, Field, Text, Field, Field, SpanEnter];
     let inner = [SpanBegin, Field, SpanEnter, SpanExit, SpanEnd];
     assert_eq!(kinds, [&outer[..], &inner, &[SpanExit, SpanEnd]].concat());
-    let (upload, write) = (told[0].3, told[7].3);
-    assert_eq!((name(told[0].2), told[0].1, told[0].4), ("upload".into(), 3, 0));
-    assert_eq!((name(told[7].2), told[7].1, told[7].4), ("write".into(), 4, upload));
+    let (upload, write) = (recorded[0].3, recorded[7].3);
+    assert_eq!((name(recorded[0].2), recorded[0].1, recorded[0].4), ("upload".into(), 3, 0));
+    assert_eq!((name(recorded[7].2), recorded[7].1, recorded[7].4), ("write".into(), 4, upload));
     assert_ne!(upload, write);
-    let field = |index: usize| (name(told[index].2), told[index].1, told[index].3, told[index].4);
+    let field = |index: usize| (name(recorded[index].2), recorded[index].1, recorded[index].3, recorded[index].4);
     assert_eq!(field(1), ("bytes".into(), ValueType::Unsigned as u16, 1234, upload));
     assert_eq!(field(2), ("peer".into(), ValueType::Text as u16, 11, upload));
     assert_eq!(text(&events, 2, 11), "10.0.0.2:99");
@@ -52,7 +52,7 @@ fn a_span_with_fields_comes_back_whole() {
     assert!((1..=4).all(|index| ticks(index) == ticks(0)) && ticks(5) > ticks(0));
     assert!(ticks(8) == ticks(7) && ticks(9) > ticks(8));
     let of: Vec<u64> =
-        told.iter().filter(|event| matches!(event.0, SpanEnter | SpanExit | SpanEnd)).map(|e| e.3).collect();
+        recorded.iter().filter(|event| matches!(event.0, SpanEnter | SpanExit | SpanEnd)).map(|e| e.3).collect();
     assert_eq!(of, [upload, write, write, write, upload, upload]);
 }
 
@@ -64,10 +64,10 @@ fn messages_belong_to_the_span_that_the_code_is_in() {
     span.in_scope(|| error!(code = 7, "it broke: {}", "ä".repeat(TEXT_BYTES_MAX)));
     debug!(parent: &span, "told from outside");
     span.in_scope(|| info!(parent: None, "told by nobody"));
-    let (told, events) = (traced.told(), traced.events());
-    let messages: Vec<_> = told.iter().filter(|event| event.0 == Kind::Message).collect();
+    let (recorded, events) = (traced.recorded(), traced.events());
+    let messages: Vec<_> = recorded.iter().filter(|event| event.0 == Kind::Message).collect();
     assert_eq!(messages.iter().map(|event| event.1).collect::<Vec<_>>(), [3, 1, 4, 3]);
-    let number = told.iter().find(|event| event.0 == Kind::SpanBegin).unwrap().3;
+    let number = recorded.iter().find(|event| event.0 == Kind::SpanBegin).unwrap().3;
     assert_eq!(messages.iter().map(|event| event.3).collect::<Vec<_>>(), [0, number, number, 0]);
     assert_eq!(name(messages[0].2), module_path!());
     let places: Vec<usize> = (0..events.len()).filter(|index| kind(&events[*index]) == Kind::Message).collect();
@@ -89,7 +89,7 @@ fn while_the_group_is_off_macros_evaluate_nothing() {
         drop(error_span!("broken", value = ask()));
     };
     look();
-    assert_eq!((asked.get(), traced.told().len(), LevelFilter::current()), (0, 0, LevelFilter::WARN));
+    assert_eq!((asked.get(), traced.recorded().len(), LevelFilter::current()), (0, 0, LevelFilter::WARN));
     // The same callsites are enabled and disabled with the group.
     glass_trace::switch(SPANS);
     look();
@@ -103,8 +103,8 @@ fn while_the_group_is_off_macros_evaluate_nothing() {
 fn fields_of_any_type_are_kept_as_text_as_their_macro_shows_them() {
     let traced = traced(SPANS, 64);
     let _span = info_span!("query", path = ?Some("a"), peer = %"b:1", message = "said");
-    let (told, events) = (traced.told(), traced.events());
-    let fields = told.iter().filter(|event| event.0 == Kind::Field).map(|event| (name(event.2), event.1, event.3));
+    let (recorded, events) = (traced.recorded(), traced.events());
+    let fields = recorded.iter().filter(|event| event.0 == Kind::Field).map(|event| (name(event.2), event.1, event.3));
     let text_type = ValueType::Text as u16;
     let expected = [("path", text_type, 9), ("peer", text_type, 3), ("message", text_type, 4)];
     assert_eq!(fields.collect::<Vec<_>>(), expected.map(|(name, detail, bytes)| (name.to_owned(), detail, bytes)));
@@ -127,7 +127,7 @@ fn nothing_follows_where_a_long_text_was_cut() {
 #[test]
 fn a_span_ends_with_its_last_handle() {
     let traced = traced(SPANS, 64);
-    let ends = || traced.told().iter().filter(|event| event.0 == Kind::SpanEnd).count();
+    let ends = || traced.recorded().iter().filter(|event| event.0 == Kind::SpanEnd).count();
     let first = info_span!("shared");
     let second = first.clone();
     drop(first);

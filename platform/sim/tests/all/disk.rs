@@ -199,14 +199,14 @@ fn a_machine_dies_with_its_disk() {
 }
 
 /// Appends sectors that contain their number; `flushed`: it flushes before it records them.
-async fn append(node: Node, told: Rc<Cell<u64>>, flushed: bool) {
+async fn append(node: Node, acknowledged: Rc<Cell<u64>>, flushed: bool) {
     let disk = node.block(0).unwrap();
     for number in 0..20 {
         disk.write(number * SECTOR, sector(number as u8 + 1)).await.0.unwrap();
         if flushed {
             disk.flush().await.unwrap();
         }
-        told.set(number + 1);
+        acknowledged.set(number + 1);
         node.sleep(Duration::from_micros(100)).await;
     }
 }
@@ -219,15 +219,16 @@ fn lost(flushed: bool) -> u64 {
             let disk = SimBlock::new(seed * 1000 + operation, small());
             disk.cut_at_operation(operation);
             let (mut world, node) = machine(seed, &disk);
-            let told = Rc::new(Cell::new(0));
-            node.run("append", append(node.clone(), told.clone(), flushed));
+            let acknowledged = Rc::new(Cell::new(0));
+            node.run("append", append(node.clone(), acknowledged.clone(), flushed));
             world.run_until(MINUTE, || !node.is_alive() || node.task_count() == 0).unwrap();
             if disk.has_power() {
                 return;
             }
             let image = disk.restart(seed).image();
-            lost +=
-                (0..told.get()).filter(|number| image[(number * SECTOR) as usize] != *number as u8 + 1).count() as u64;
+            lost += (0..acknowledged.get())
+                .filter(|number| image[(number * SECTOR) as usize] != *number as u8 + 1)
+                .count() as u64;
         }
     });
     lost

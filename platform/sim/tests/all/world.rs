@@ -49,8 +49,8 @@ fn an_end_without_result_names_the_seed_and_the_reason() {
 
 #[test]
 fn a_machine_that_is_switched_off_drops_its_tasks() {
-    struct Tell(Rc<Cell<u32>>);
-    impl Drop for Tell {
+    struct CountDrop(Rc<Cell<u32>>);
+    impl Drop for CountDrop {
         fn drop(&mut self) {
             self.0.set(self.0.get() + 1);
         }
@@ -59,18 +59,18 @@ fn a_machine_that_is_switched_off_drops_its_tasks() {
     let node = world.node("node", NodeConfig::default());
     let dropped = Rc::new(Cell::new(0));
     for _ in 0..3 {
-        let tell = Tell(dropped.clone());
+        let count_drop = CountDrop(dropped.clone());
         node.run("waits", async move {
-            let _tell = tell;
+            let _count_drop = count_drop;
             pending::<()>().await
         });
     }
     world.run_for(SECOND).unwrap();
     assert_eq!((dropped.get(), node.task_count()), (0, 3));
     // From one of its own tasks, which ends with the others.
-    let (here, tell) = (node.clone(), Tell(dropped.clone()));
+    let (here, count_drop) = (node.clone(), CountDrop(dropped.clone()));
     node.run("switches off", async move {
-        let _tell = tell;
+        let _count_drop = count_drop;
         here.power_off();
         pending::<()>().await
     });

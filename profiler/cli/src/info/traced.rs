@@ -6,7 +6,7 @@ use glass_profile::names::printable;
 use glass_profile::trace::raw::{RawRing, RawTrace};
 use serde_json::{Value, json};
 
-use crate::trace::tell;
+use crate::trace::summary;
 
 /// Rings that get a line of their own.
 const RINGS_MAX: usize = 32;
@@ -41,7 +41,7 @@ pub fn to_text(out: &mut String, trace: &RawTrace) {
     let clock = match clock_error_ns(trace) {
         None => "the clock is not known".to_owned(),
         Some(u64::MAX) => "the clock is the guest's own".to_owned(),
-        Some(error_ns) => format!("clock within {}", tell::error(error_ns)),
+        Some(error_ns) => format!("clock within {}", summary::error(error_ns)),
     };
     let _ = writeln!(out, "  {names} names, {} functions; {clock}", trace.functions.len());
     if trace.names_lost > 0 || trace.rings_lost > 0 {

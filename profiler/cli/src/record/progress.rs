@@ -11,7 +11,7 @@ use glass_session::{Status, Written};
 use indicatif::ProgressBar;
 
 use crate::console::{room, say, spinner};
-use crate::trace::tell;
+use crate::trace::summary;
 
 /// The line that is shown while sampling, if there is a terminal to show it on.
 pub(super) struct Progress {
@@ -97,7 +97,7 @@ pub(super) fn summary(path: &Path, bytes: u64, elapsed: Duration, recorded: &Wri
     written_bytes(path, bytes, elapsed);
     samples(recorded, elapsed);
     if let Some(counts) = traced {
-        tell::summary(counts, Some(elapsed));
+        summary::summary(counts, Some(elapsed));
     }
     profiler(recorded, elapsed);
 }

@@ -13,9 +13,9 @@ use super::Args;
 use crate::console::say;
 use crate::record::output::{self, Output};
 use crate::record::progress;
-use crate::trace::tell;
+use crate::trace::groups::GroupArgs;
+use crate::trace::summary;
 use crate::trace::traced_guest;
-use crate::trace::wanted::WantedArgs;
 
 /// Between two checks whether a service has ended that is not recorded any more.
 const ROUND: Duration = Duration::from_millis(20);
@@ -34,7 +34,7 @@ impl Recording {
     pub(super) fn prepare(args: &Args, program: &Path) -> Result<Option<Recording>> {
         let Some(groups) = args.trace else { return Ok(None) };
         glasshouse::check_program(program)?;
-        let wanted = WantedArgs { groups, functions: Vec::new(), exclude: Vec::new() };
+        let wanted = GroupArgs { groups, functions: Vec::new(), exclude: Vec::new() };
         Recording::new(args, program, wanted.settings_of(program, &program.display().to_string())?).map(Some)
     }
 
@@ -105,7 +105,7 @@ impl Recording {
         let elapsed = outcome.status.elapsed;
         progress::written(&self.path, elapsed);
         match &outcome.traced {
-            Some(Ok(counts)) => tell::summary(counts, Some(elapsed)),
+            Some(Ok(counts)) => summary::summary(counts, Some(elapsed)),
             Some(Err(error)) => say!("glass: the service ran, but its trace is not complete: {error}"),
             None => {}
         }

@@ -19,11 +19,11 @@ use super::draw::{self, Theme};
 use super::{Args, ONCE, busy};
 use crate::console::{self, say};
 use crate::jail;
-use crate::record::tell_of_command;
+use crate::record::print_command;
 use crate::tail::stream::{Item, Stream, What};
 use crate::tail::watch_signals;
+use crate::trace::groups::Groups;
 use crate::trace::open_any;
-use crate::trace::wanted::Groups;
 
 /// How long events are collected before keys are handled.
 const ROUND: Duration = Duration::from_millis(40);
@@ -89,7 +89,7 @@ pub(super) fn run(arguments: &Args) -> Result<()> {
     if has_ended {
         say!("glass: {title} has ended");
     } else if is_live && !target.command.is_empty() {
-        tell_of_command(pid, &title);
+        print_command(pid, &title);
     }
     result?;
     Ok(detached?)

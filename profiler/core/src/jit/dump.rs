@@ -328,7 +328,7 @@ mod tests {
 
     /// Any bytes give what is whole of them, and one sentence.
     #[test]
-    fn files_that_lie() {
+    fn files_that_violate_the_format() {
         let whole = Made::new(0).load(1, 0x1000, 8, 0, "whole");
         let first_bytes = whole.0.len();
         let made = whole.lines(0x2000, &[(0x2000, 3, "a.js")]).moved(2, 0x1000, 0x2000, 8, 0);

@@ -119,7 +119,7 @@ mod tests {
 
     /// A file may contain any bytes: valid lines are used, and one sentence reports the others.
     #[test]
-    fn files_that_lie() {
+    fn files_that_violate_the_format() {
         let cut = names(b"1000 10 whole\n2000 10 cu", &[0x1000, 0x2000]);
         assert_eq!(cut.0, ["whole", ""]);
         assert!(cut.1.unwrap().starts_with("ends within a line"));

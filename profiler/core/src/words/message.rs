@@ -37,7 +37,7 @@ fn text_bytes(event: &Event) -> ([u8; TEXT_BYTES], usize) {
 
 /// A message or span whose fields a core is still writing.
 #[derive(Debug, Clone)]
-pub(super) struct Told {
+pub(super) struct Message {
     pub event: Event,
     /// The text of the message, not yet printable.
     text: Vec<u8>,
@@ -48,9 +48,9 @@ pub(super) struct Told {
     cut: u64,
 }
 
-impl Told {
-    pub(super) fn new(event: Event) -> Told {
-        Told { event, text: Vec::new(), fields: Vec::new(), is_full: false, cut: 0 }
+impl Message {
+    pub(super) fn new(event: Event) -> Message {
+        Message { event, text: Vec::new(), fields: Vec::new(), is_full: false, cut: 0 }
     }
 
     /// Whether the event is a part of this.

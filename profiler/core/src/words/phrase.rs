@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_are_told_apart() {
+    fn waits_are_distinguished() {
         assert_eq!(wait(BlockKind::Request, "disk"), "a device (disk)");
         assert_eq!(wait(BlockKind::Other, ""), "something");
         assert_eq!(resource(BlockKind::Request, "disk 0"), "disk 0 I/O");

@@ -50,8 +50,8 @@ fn debug_information_that_expands_is_left_out_and_the_symbol_table_is_not() {
     expect_outer(&read(&each, SMALL), outer);
     // Those that claim to be small are decompressed so far only, and are damaged.
     let frame = zeros(4 << 30);
-    let liar = with_sections(&bytes, &DEBUG_SECTIONS.map(|name| (name, 1 << 20, &frame[..])));
-    let symbols = read(&liar, SMALL);
+    let bomb = with_sections(&bytes, &DEBUG_SECTIONS.map(|name| (name, 1 << 20, &frame[..])));
+    let symbols = read(&bomb, SMALL);
     assert_eq!(symbols.left_out(), None);
     expect_outer(&symbols, outer);
 }

@@ -31,7 +31,7 @@ pub struct Debuginfod {
     folder: PathBuf,
     timeout_s: u64,
     notice: fn(&str),
-    was_told: bool,
+    is_printed: bool,
     /// Servers that did not answer get no further requests.
     silent: HashSet<String>,
 }
@@ -56,7 +56,7 @@ impl Debuginfod {
         let servers: Vec<String> = servers.map(|url| url.trim_end_matches('/').to_owned()).collect();
         let timeout_s = timeout_s.clamp(1, TIMEOUT_S_MAX);
         let silent = HashSet::new();
-        (!servers.is_empty()).then_some(Debuginfod { servers, folder, timeout_s, notice, was_told: false, silent })
+        (!servers.is_empty()).then_some(Debuginfod { servers, folder, timeout_s, notice, is_printed: false, silent })
     }
 
     /// How long all servers together may take.
@@ -80,8 +80,8 @@ impl Debuginfod {
             (self.notice)(&format!("no debug information is downloaded: cannot make {} ({error})", folder.display()));
             return None;
         }
-        if !self.was_told && !self.servers.is_empty() {
-            self.was_told = true;
+        if !self.is_printed && !self.servers.is_empty() {
+            self.is_printed = true;
             let servers = self.servers.join(", ");
             (self.notice)(&format!(
                 "requesting debug information from {servers} (DEBUGINFOD_URLS), which reveals the build ids of what runs here"

@@ -36,7 +36,7 @@ impl Held {
         let (hold_read, hold_write) = pipe()?;
         let (pid_read, pid_write) = pipe()?;
         let hold = hold_read.as_raw_fd();
-        let tell = pid_write.as_raw_fd();
+        let report = pid_write.as_raw_fd();
         let held_end = hold_write.as_raw_fd();
         let before_exec = move || {
             // SAFETY: only calls that are allowed between fork and exec; the descriptors are open in
@@ -45,7 +45,7 @@ impl Held {
             unsafe {
                 libc::close(held_end);
                 let pid = libc::getpid() as u32;
-                if libc::write(tell, (&raw const pid).cast(), 4) != 4 {
+                if libc::write(report, (&raw const pid).cast(), 4) != 4 {
                     return Err(io::Error::last_os_error());
                 }
                 let mut byte = 0u8;

@@ -66,8 +66,8 @@ fn split(program: &Path, debug: &Path) -> (Vec<u8>, Vec<u8>) {
 #[test]
 fn what_a_server_has_is_fetched_once() {
     static REQUESTS: AtomicU32 = AtomicU32::new(0);
-    static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    let notice: fn(&str) = |text| TOLD.lock().unwrap().push(text.to_owned());
+    static PRINTED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let notice: fn(&str) = |text| PRINTED.lock().unwrap().push(text.to_owned());
     let folder = Folder::new("debuginfod").unwrap();
     let program = folder.file("weights");
     if !has_curl() || !compile_program("weights.c", &program, &["-g"]) {
@@ -89,8 +89,8 @@ fn what_a_server_has_is_fetched_once() {
     let again = start().fetch_debug_file(&build_id).unwrap();
     assert_eq!(bytes_of(&*again), bytes_of(&*fetched), "out of the cache");
     assert_eq!(REQUESTS.load(Ordering::SeqCst), 2);
-    let told = TOLD.lock().unwrap();
-    assert!(told.len() == 1 && told[0].contains("reveals the build ids"), "{told:?}");
+    let printed = PRINTED.lock().unwrap();
+    assert!(printed.len() == 1 && printed[0].contains("reveals the build ids"), "{printed:?}");
 }
 
 fn bytes_of(file: &dyn ReadAt) -> Vec<u8> {
@@ -101,8 +101,8 @@ fn bytes_of(file: &dyn ReadAt) -> Vec<u8> {
 
 #[test]
 fn a_server_that_does_not_answer_is_not_asked_again() {
-    static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    let notice: fn(&str) = |text| TOLD.lock().unwrap().push(text.to_owned());
+    static PRINTED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let notice: fn(&str) = |text| PRINTED.lock().unwrap().push(text.to_owned());
     if !has_curl() {
         return;
     }
@@ -113,8 +113,8 @@ fn a_server_that_does_not_answer_is_not_asked_again() {
     let mut files = HostFiles::with_debuginfod(Debuginfod::new(&url, folder.file("cache"), 1, notice));
     assert!(files.fetch_debug_file(&[1, 2, 3]).is_none());
     assert!(files.fetch_debug_file(&[4, 5, 6]).is_none());
-    let told = TOLD.lock().unwrap();
-    assert_eq!(told.iter().filter(|text| text.contains("gets no further requests")).count(), 1, "{told:?}");
+    let printed = PRINTED.lock().unwrap();
+    assert_eq!(printed.iter().filter(|text| text.contains("gets no further requests")).count(), 1, "{printed:?}");
     listener.set_nonblocking(true).unwrap();
     let connections = std::iter::from_fn(|| listener.accept().ok()).count();
     assert_eq!(connections, 1);

@@ -154,7 +154,7 @@ fn inverted_the_leaves_come_first() {
 }
 
 #[test]
-fn a_hover_tells_everything() {
+fn a_hover_shows_everything() {
     let Some(mut browser) = open(&small()) else { return };
     let [left, top, width, height] = browser.place("#graph");
     // A flame graph stands on its root: the third row from the floor holds left and right, the

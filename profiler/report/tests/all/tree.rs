@@ -179,8 +179,8 @@ fn inlining_is_told_for_each_node() {
     let running = State::Running;
     let tree = Tree::build(&profile(&frames, stacks, &[(3, 0, running), (2, 1, running), (1, 2, running)]));
     assert_eq!(outline(&tree), ["all 0 6", ".main 0 6", "..get 5 5", "..put 1 1"]);
-    let told: Vec<Inlined> = tree.nodes.iter().map(|node| node.inlined).collect();
-    assert_eq!(told, [Inlined::Never, Inlined::Never, Inlined::Sometimes, Inlined::Always]);
+    let found: Vec<Inlined> = tree.nodes.iter().map(|node| node.inlined).collect();
+    assert_eq!(found, [Inlined::Never, Inlined::Never, Inlined::Sometimes, Inlined::Always]);
 }
 
 #[test]

@@ -55,7 +55,7 @@ impl Traced {
     }
 
     /// The same without the times and the switch at the start.
-    pub fn told(&self) -> Vec<(Kind, u16, u32, u64, u64)> {
+    pub fn recorded(&self) -> Vec<(Kind, u16, u32, u64, u64)> {
         let events = self.events().into_iter().filter(|event| event.kind != Kind::Groups as u16);
         events.map(|event| (kind(&event), event.detail, event.a, event.b, event.c)).collect()
     }

@@ -60,7 +60,7 @@ unsafe extern "C" {
 }
 
 /// Cores that were prepared.
-pub struct Further {
+pub struct SecondaryCores {
     cores: Vec<&'static Core>,
 }
 
@@ -80,7 +80,7 @@ const BOOT_CORE_PARTS: u64 = 4;
 static WORK: [AtomicPtr<Work>; CORES_MAX] = [const { AtomicPtr::new(ptr::null_mut()) }; CORES_MAX];
 
 /// Makes everything that the further cores of the machine need. Their numbers are the order of the machine's table.
-pub fn prepare(machine: &Machine) -> Further {
+pub fn prepare(machine: &Machine) -> SecondaryCores {
     let boot = u32::from(apic::identifier());
     this_core().public.apic.store(boot, Ordering::Relaxed);
     // With identifiers above 254 a core cannot be addressed by the registers that we use.
@@ -91,7 +91,7 @@ pub fn prepare(machine: &Machine) -> Further {
     }
     let others = &others[..others.len().min(CORES_MAX - 1)];
     if others.is_empty() {
-        return Further { cores: Vec::new() };
+        return SecondaryCores { cores: Vec::new() };
     }
     heap::share(machine.ram.iter().map(|(_, end)| *end).max().unwrap_or(0));
     let bytes = heap::total_bytes() / (others.len() as u64 + 1);
@@ -103,7 +103,7 @@ pub fn prepare(machine: &Machine) -> Further {
         let (made, all) = (cores.len() + 1, others.len() + 1);
         print_line(format_args!("the memory is enough for {made} of {all} cores: give the VM more"));
     }
-    Further { cores }
+    SecondaryCores { cores }
 }
 
 /// Makes a core's block, its stacks and its ring; `None` without memory for a core. Its share of the memory is `memory_bytes`.
@@ -143,7 +143,7 @@ fn make(index: usize, apic: u32, memory_bytes: u64) -> Option<&'static Core> {
     Some(core)
 }
 
-impl Further {
+impl SecondaryCores {
     /// Whether the machine has one core.
     pub fn are_none(&self) -> bool {
         self.cores.is_empty()
@@ -219,11 +219,11 @@ fn wait(limit: Duration, mut is_done: impl FnMut() -> bool) {
     }
 }
 
-/// The mailboxes of the boot core and of `further`, which get to work.
-pub fn put_to_work(further: &[&'static Core]) -> &'static Mailboxes<VmCore> {
-    let bells = core::iter::once(this_core()).chain(further.iter().copied()).map(bell);
-    let mailboxes: &'static Mailboxes<VmCore> = Box::leak(Box::new(Mailboxes::new(bells)));
-    for (index, core) in further.iter().enumerate() {
+/// The mailboxes of the boot core and of `secondary`, which get to work.
+pub fn put_to_work(secondary: &[&'static Core]) -> &'static Mailboxes<VmCore> {
+    let doorbells = core::iter::once(this_core()).chain(secondary.iter().copied()).map(doorbell);
+    let mailboxes: &'static Mailboxes<VmCore> = Box::leak(Box::new(Mailboxes::new(doorbells)));
+    for (index, core) in secondary.iter().enumerate() {
         let mut seed = [0; 32];
         random::fill(&mut seed);
         let work = Box::new(Work { number: index + 1, mailboxes, seed });
@@ -266,7 +266,7 @@ fn await_work(core: &Core) -> Box<Work> {
 }
 
 /// What wakes `core`, from any core.
-pub fn bell(core: &Core) -> Arc<dyn Unpark> {
+pub fn doorbell(core: &Core) -> Arc<dyn Unpark> {
     Arc::new(Doorbell { core: core.index(), apic: apic_of(core) })
 }
 

@@ -31,7 +31,7 @@ const MARKER: (&str, &[u8]) = ("qC", b"QC");
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Holder {
     /// It runs.
-    Nobody,
+    Unheld,
     /// Connecting has stopped it, or its owner before.
     Unknown,
     /// Its owner. It is never continued.
@@ -273,7 +273,7 @@ impl Holding {
 
     /// Takes note of whether QEMU has reported a stop that was not ours.
     pub(super) fn note_stop(&mut self, was_stopped: bool) {
-        if was_stopped && self.holder == Holder::Nobody {
+        if was_stopped && self.holder == Holder::Unheld {
             // It may have continued it since: the next answer shows it.
             self.holder = Holder::Owner;
         }
@@ -283,8 +283,8 @@ impl Holding {
     pub(super) fn request(&self, commands: &[String]) -> Request {
         match self.holder {
             Holder::Undone => Request::stop(),
-            Holder::Nobody if self.can_freeze => Request::batch(commands),
-            Holder::Nobody => Request::stop(),
+            Holder::Unheld if self.can_freeze => Request::batch(commands),
+            Holder::Unheld => Request::stop(),
             Holder::Owner => Request::look(commands),
             Holder::Unknown | Holder::Us => Request::read(commands),
         }
@@ -297,8 +297,8 @@ impl Holding {
             Kind::Batch if is_refused => self.holder = Holder::Undone,
             Kind::Stop if is_refused || self.holder == Holder::Undone => self.holder = Holder::Owner,
             Kind::Stop => self.holder = Holder::Us,
-            Kind::Look if answer.packets.is_empty() => self.holder = Holder::Nobody,
-            Kind::Resume => self.holder = Holder::Nobody,
+            Kind::Look if answer.packets.is_empty() => self.holder = Holder::Unheld,
+            Kind::Resume => self.holder = Holder::Unheld,
             // Its owner has continued it, and the request has stopped it.
             Kind::Read if is_lost => self.holder = Holder::Us,
             Kind::Read if self.holder == Holder::Unknown && answer.reported => self.holder = Holder::Us,
@@ -331,7 +331,7 @@ impl Holding {
     pub(super) fn leave(&self) -> Request {
         let bytes = match self.holder {
             Holder::Us => LEAVE_HELD,
-            Holder::Nobody | Holder::Unknown | Holder::Owner | Holder::Undone => LEAVE,
+            Holder::Unheld | Holder::Unknown | Holder::Owner | Holder::Undone => LEAVE,
         };
         Request { bytes: bytes.to_vec(), kind: Kind::Leave, packets: 1 }
     }

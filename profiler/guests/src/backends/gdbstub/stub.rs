@@ -103,7 +103,7 @@ impl<L: Line> Stub<L> {
     /// Sets whether the vCPUs can be kept from running.
     pub(super) fn freeze_from_now_on(&mut self, can_freeze: bool) {
         self.holding.can_freeze = can_freeze;
-        self.tell_watchdog();
+        self.notify_watchdog();
     }
 
     #[cfg(test)]
@@ -126,7 +126,7 @@ impl<L: Line> Stub<L> {
         let hold = match self.holding.holder() {
             _ if self.is_gone => Hold::Ended,
             Holder::Owner => Hold::Paused,
-            Holder::Nobody | Holder::Unknown | Holder::Us | Holder::Undone => Hold::Runs,
+            Holder::Unheld | Holder::Unknown | Holder::Us | Holder::Undone => Hold::Runs,
         };
         Ok((hold, answers))
     }
@@ -175,7 +175,7 @@ impl<L: Line> Stub<L> {
         match self.holding.end().filter(|_| !self.is_gone) {
             Some(resume) => self.execute(&resume),
             None => {
-                self.tell_watchdog();
+                self.notify_watchdog();
                 Ok(())
             }
         }
@@ -190,15 +190,15 @@ impl<L: Line> Stub<L> {
 
     fn note_answer(&mut self, request: &Request, answer: &Answer) -> Next {
         let next = self.holding.answered(request, answer);
-        self.tell_watchdog();
+        self.notify_watchdog();
         next
     }
 
     /// The watchdog has to continue a VM that we may have stopped, and must not continue another one.
-    fn tell_watchdog(&mut self) {
+    fn notify_watchdog(&mut self) {
         let is_held = match self.holding.holder() {
             Holder::Us | Holder::Unknown => true,
-            Holder::Nobody => !self.holding.can_freeze,
+            Holder::Unheld => !self.holding.can_freeze,
             Holder::Owner | Holder::Undone => false,
         };
         if is_held != self.noted_held {

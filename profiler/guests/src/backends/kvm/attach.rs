@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use glass_profile::guest::GuestKind;
 
-use super::aside::Aside;
+use super::affinity::Affinity;
 use super::page::{self, RunPage};
 use super::threads::{Found, Search};
 use super::vcpu::Hold;
@@ -107,12 +107,12 @@ impl KvmVm {
             });
         }
         let (memory, plan) = (Ram::default(), CopyPlan::default());
-        Ok(KvmVm { vcpus, memory, candidates, plan, signals, aside: Aside::new(), warnings: Vec::new() })
+        Ok(KvmVm { vcpus, memory, candidates, plan, signals, affinity: Affinity::new(), warnings: Vec::new() })
     }
 
     /// Keeps the threads of the process that started this one off the vCPUs' CPUs too.
-    pub(crate) fn with_parent_aside(mut self) -> KvmVm {
-        self.aside.include_parent();
+    pub(crate) fn with_parent_elsewhere(mut self) -> KvmVm {
+        self.affinity.include_parent();
         self
     }
 

@@ -14,7 +14,7 @@
 //! The only visible effect on a VMM: a system call of a vCPU's thread other than `KVM_RUN` may fail
 //! with `EINTR`, if it is one that does so after any stop (signal(7) lists them).
 
-mod aside;
+mod affinity;
 mod attach;
 mod halt;
 mod page;
@@ -39,7 +39,7 @@ use crate::memory::AddressSpace;
 use crate::memory::{Ram, Translator};
 use crate::sys::{ChildSignals, monotonic_ns};
 use crate::systems::plan::{CopyPlan, HeldCore};
-use aside::Aside;
+use affinity::Affinity;
 use page::RunPage;
 use vcpu::{Call, Hold, Thread};
 use waiting::Waiting;
@@ -58,7 +58,7 @@ pub struct KvmVm {
     candidates: Vec<Ram>,
     plan: CopyPlan,
     signals: ChildSignals,
-    aside: Aside,
+    affinity: Affinity,
     warnings: Vec<String>,
 }
 
@@ -275,7 +275,7 @@ impl Guest for KvmVm {
     }
 
     fn rest(&mut self, until_ns: u64) -> Result<(), GuestError> {
-        self.aside.look(self.vcpus.iter().filter_map(|vcpu| vcpu.stat.as_ref()));
+        self.affinity.look(self.vcpus.iter().filter_map(|vcpu| vcpu.stat.as_ref()));
         loop {
             for vcpu in &mut self.vcpus {
                 vcpu.thread.settle()?;

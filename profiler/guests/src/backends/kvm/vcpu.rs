@@ -209,7 +209,7 @@ impl Thread {
     }
 
     /// Puts a stopped thread back in front of `KVM_RUN` if our stop has ended that.
-    fn mend(&mut self) -> io::Result<Option<i32>> {
+    fn repair(&mut self) -> io::Result<Option<i32>> {
         let Some((signal, mut registers)) = self.held.take() else { return Ok(None) };
         if call_of(&registers).interrupted {
             rewind(&mut registers);
@@ -221,7 +221,7 @@ impl Thread {
 
     /// Resumes a stopped thread.
     pub(super) fn release(&mut self) -> Result<(), GuestError> {
-        let resumed = self.mend().and_then(|held| match held {
+        let resumed = self.repair().and_then(|held| match held {
             None => Ok(()),
             Some(libc::SIGTRAP) => self.tracee.resume(0),
             // Another process has stopped the whole process, and it stays so.
@@ -276,7 +276,7 @@ impl Thread {
         loop {
             match self.hold(signals, limit)? {
                 Hold::Yes(_) => {
-                    let done = self.mend().and_then(|_| self.tracee.detach(0));
+                    let done = self.repair().and_then(|_| self.tracee.detach(0));
                     self.ended = true;
                     return done.or_else(|error| self.lost(error, "detach from"));
                 }

@@ -89,7 +89,7 @@ pub fn serve(socket: OwnedFd, task: &Task) -> io::Result<bool> {
         Subject::Vm { pid, backend } => match find_vm(pid) {
             Ok(vm) if backend == Backend::Kvm => {
                 let seized = KvmVm::seize(vm.pid, &task.vcpus);
-                link.hold(seized.map(KvmVm::with_parent_aside), task.rate_hz)
+                link.hold(seized.map(KvmVm::with_parent_elsewhere), task.rate_hz)
             }
             Ok(vm) => link.hold(QemuVm::connect(&vm, &task.vcpus), task.rate_hz),
             Err(error) => link.refuse(&error),

@@ -32,7 +32,7 @@ struct Page {
 
 /// The pages that samples of a vCPU read, and what was copied of them.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct KnownPages {
     pages: Vec<Page>,
     /// The one that is replaced next.
     next: usize,
@@ -50,10 +50,10 @@ pub(super) struct Places {
 /// It is not known where a page is.
 struct Unknown;
 
-impl Places {
+impl KnownPages {
     /// Without a known page. At most so many bytes of a stack are copied.
-    pub(super) fn new(stack_bytes: usize) -> Places {
-        Places {
+    pub(super) fn new(stack_bytes: usize) -> KnownPages {
+        KnownPages {
             pages: Vec::with_capacity(PAGES),
             next: 0,
             age: 0,
@@ -157,13 +157,13 @@ impl Places {
 
     /// The core as it was copied.
     pub(super) fn copied(&self, is_blocked: bool) -> Copied<'_> {
-        Copied { places: self, is_blocked, is_insufficient: false }
+        Copied { known_pages: self, is_blocked, is_insufficient: false }
     }
 }
 
 /// A vCPU of which parts of memory were copied.
 pub(super) struct Copied<'a> {
-    places: &'a Places,
+    known_pages: &'a KnownPages,
     is_blocked: bool,
     is_insufficient: bool,
 }
@@ -177,7 +177,7 @@ impl Copied<'_> {
 
 impl AddressSpace for Copied<'_> {
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<usize, GuestError> {
-        let Places { start, bytes, stack, core, core_state, .. } = self.places;
+        let KnownPages { start, bytes, stack, core, core_state, .. } = self.known_pages;
         let parts = [(Some(*start), &stack[..*bytes]), (*core, &core_state[..])];
         let part = parts.into_iter().find_map(|(start, bytes)| {
             let at = usize::try_from(address.checked_sub(start?)?).ok()?;
@@ -207,7 +207,7 @@ mod tests {
     const CODE: Range<u64> = 0x1000..0x2000;
 
     /// Two pages from [`START`] on, in the reverse order, and a third that is not known. On them a chain of two frames that crosses pages.
-    fn places(folder: &Folder) -> (Places, Vec<Map>) {
+    fn known_pages(folder: &Folder) -> (KnownPages, Vec<Map>) {
         let mut bytes = vec![0; 3 * PAGE_BYTES];
         let mut set = |page: usize, at: usize, words: [u64; 2]| {
             let words = words.map(u64::to_le_bytes);
@@ -218,12 +218,12 @@ mod tests {
         set(0, 0x800, [0x0123_4567_89ab_cdef, 0]);
         let file = File::open(folder.write("memory", &bytes).unwrap()).unwrap();
         let map = Map::new(file.as_fd(), bytes.len(), false).unwrap();
-        let mut places = Places::new(4096);
+        let mut known_pages = KnownPages::new(4096);
         for (address, page) in [(START, 1), (START + PAGE, 0)] {
             let place = Place::for_test(0, page * PAGE);
-            places.pages.push(Page { address, frame: page, place });
+            known_pages.pages.push(Page { address, frame: page, place });
         }
-        (places, vec![map])
+        (known_pages, vec![map])
     }
 
     fn read(core: &mut Copied, address: u64, count: usize) -> Vec<u8> {
@@ -236,17 +236,17 @@ mod tests {
     #[test]
     fn a_stack_is_copied_across_known_pages() {
         let folder = Folder::new("known").unwrap();
-        let (mut places, maps) = places(&folder);
+        let (mut known_pages, maps) = known_pages(&folder);
         let registers = (START + 0xf70, START + 0xf80);
-        assert!(places.copy(&maps, registers, &CODE, Some(START + 0x1800)));
-        assert_eq!(places.bytes, 1024, "the chain ends in the first part");
-        let mut core = places.copied(true);
+        assert!(known_pages.copy(&maps, registers, &CODE, Some(START + 0x1800)));
+        assert_eq!(known_pages.bytes, 1024, "the chain ends in the first part");
+        let mut core = known_pages.copied(true);
         assert_eq!(read(&mut core, START + 0xf88, 8), 0x1234_u64.to_le_bytes());
         assert_eq!(read(&mut core, START + 0x1800, 8), 0x0123_4567_89ab_cdef_u64.to_le_bytes());
         assert!(core.is_halted().unwrap() && !core.was_insufficient());
         // Below the stack pointer, and above what was copied.
         for (address, count) in [(START + 0xf68, 8), (START + 0xf70, 1025), (0, 1), (u64::MAX, 8)] {
-            let mut core = places.copied(false);
+            let mut core = known_pages.copied(false);
             assert!(read(&mut core, address, count).is_empty() && core.was_insufficient(), "{address:#x}");
         }
     }
@@ -254,15 +254,15 @@ mod tests {
     #[test]
     fn a_page_that_is_not_known_is_not_guessed() {
         let folder = Folder::new("unknown").unwrap();
-        let (mut places, maps) = places(&folder);
+        let (mut known_pages, maps) = known_pages(&folder);
         let (chain, end) = ((START + 0xf70, START + 0xf80), START + 2 * PAGE);
-        assert!(!places.copy(&maps, chain, &CODE, Some(end)), "the state of the core");
-        assert!(!places.copy(&maps, (end - 512, 0), &CODE, None), "the stack's second half");
-        assert!(!places.copy(&maps, (u64::MAX - 8, 0), &CODE, None));
+        assert!(!known_pages.copy(&maps, chain, &CODE, Some(end)), "the state of the core");
+        assert!(!known_pages.copy(&maps, (end - 512, 0), &CODE, None), "the stack's second half");
+        assert!(!known_pages.copy(&maps, (u64::MAX - 8, 0), &CODE, None));
         // Without code to return to all that the room takes is wanted, which is more than what is known.
-        assert!(!places.copy(&maps, (START + PAGE + 8, 0), &(0..0), None));
-        assert!(!places.copy(&[], chain, &CODE, None), "no mapping");
-        places.forget();
-        assert!(!places.copy(&maps, chain, &CODE, None));
+        assert!(!known_pages.copy(&maps, (START + PAGE + 8, 0), &(0..0), None));
+        assert!(!known_pages.copy(&[], chain, &CODE, None), "no mapping");
+        known_pages.forget();
+        assert!(!known_pages.copy(&maps, chain, &CODE, None));
     }
 }

@@ -33,7 +33,7 @@ use crate::memory::AddressSpace;
 use crate::sys::monotonic_ns;
 use crate::sys::xen::{Call, Guardian, Hypercalls};
 use crate::systems::plan::{CORE_STATE_READ, CopyPlan, HeldCore};
-use known::Places;
+use known::KnownPages;
 use memory::Frames;
 
 /// Samples per second if no other rate is wanted: as for a VM by KVM, whose pauses are about as long.
@@ -65,7 +65,7 @@ struct Vcpu {
     /// Its last sample, if it waited: good as long as it does not run.
     waiting: Option<Waiting>,
     /// Where what its samples need can be read.
-    places: Places,
+    known_pages: KnownPages,
 }
 
 /// What a pause has given.
@@ -85,7 +85,7 @@ struct Waiting {
 
 impl Vcpu {
     fn new(index: u32, stack_bytes: usize) -> Vcpu {
-        Vcpu { index, info: VcpuInfo::default(), waiting: None, places: Places::new(stack_bytes) }
+        Vcpu { index, info: VcpuInfo::default(), waiting: None, known_pages: KnownPages::new(stack_bytes) }
     }
 
     /// Its state is what Xen reports, if it sleeps.
@@ -226,7 +226,7 @@ impl XenDomain {
     fn copy_known(&mut self, positions: &[usize], code: &Range<u64>) -> bool {
         let maps = &self.frames.maps()[..];
         positions.iter().enumerate().all(|(place, position)| {
-            let Vcpu { index, places, .. } = &mut self.vcpus[*position];
+            let Vcpu { index, known_pages, .. } = &mut self.vcpus[*position];
             let word = |offset| self.calls.context_word(place, offset);
             let core = self.plan.core_state(*index as usize);
             let (stack, frame) = match self.is_hvm {
@@ -240,7 +240,7 @@ impl XenDomain {
                 }
                 false => xen::stack_of_context(word),
             };
-            self.calls.result(place).is_ok() && places.copy(maps, (stack, frame), code, core)
+            self.calls.result(place).is_ok() && known_pages.copy(maps, (stack, frame), code, core)
         })
     }
 
@@ -256,15 +256,15 @@ impl XenDomain {
             let vcpu = &mut self.vcpus[*position];
             let Some(state) = state else { return Ok(None) };
             let mut translator = Translator::new(state.paging);
-            if !vcpu.places.were_right(&mut translator, &self.frames) {
-                vcpu.places.forget();
+            if !vcpu.known_pages.were_right(&mut translator, &self.frames) {
+                vcpu.known_pages.forget();
                 return Ok(None);
             }
             let room = rooms.pop().unwrap_or_default();
-            let mut core = vcpu.places.copied(vcpu.info.is_blocked);
+            let mut core = vcpu.known_pages.copied(vcpu.info.is_blocked);
             let sample = self.plan.sample(vcpu.index as usize, state, &mut core, room)?;
             if core.was_insufficient() {
-                vcpu.places.forget();
+                vcpu.known_pages.forget();
                 return Ok(None);
             }
             samples.push(vcpu.settled(sample));
@@ -279,13 +279,13 @@ impl XenDomain {
         }
         for (place, (position, sample)) in positions.iter().zip(samples).enumerate() {
             let Some(state) = self.registers(place, place)? else { continue };
-            let Vcpu { index, places, .. } = &mut self.vcpus[*position];
+            let Vcpu { index, known_pages, .. } = &mut self.vcpus[*position];
             let mut translator = Translator::new(state.paging);
             let core = self.plan.core_state(*index as usize);
             let stacks = sample.segments.iter().flat_map(|segment| &segment.stack);
             let ranges = stacks.map(|(start, bytes)| *start..start.saturating_add(bytes.len() as u64));
             let core = core.map(|address| address..address.saturating_add(CORE_STATE_READ as u64));
-            ranges.chain(core).for_each(|range| places.learn(range, &mut translator, &self.frames));
+            ranges.chain(core).for_each(|range| known_pages.learn(range, &mut translator, &self.frames));
         }
         Ok(())
     }
@@ -320,7 +320,7 @@ impl XenDomain {
         let code =
             self.plan.code_of_simple_guest().filter(|_| from_known && positions.len() <= Hypercalls::CONTEXTS_MAX);
         for position in positions {
-            self.vcpus[*position].places.renew(&self.frames);
+            self.vcpus[*position].known_pages.renew(&self.frames);
         }
         let (calls, count) = self.context_calls(positions);
         self.calls.prepare_pause(&calls[..count]);

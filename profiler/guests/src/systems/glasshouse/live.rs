@@ -80,7 +80,7 @@ pub struct Live {
     interval: Duration,
     last_point: Option<Instant>,
     last_asked: Instant,
-    is_told_asleep: bool,
+    is_sleep_reported: bool,
     /// How many functions were requested, until the guest answers.
     functions_requested: Option<usize>,
     counts: LiveCounts,
@@ -104,7 +104,7 @@ impl Live {
             interval: INTERVAL_MIN,
             last_point: None,
             last_asked: Instant::now(),
-            is_told_asleep: false,
+            is_sleep_reported: false,
             functions_requested: None,
             counts: LiveCounts::default(),
         })
@@ -157,8 +157,8 @@ impl Live {
                     .to_owned(),
             ));
         }
-        if !self.is_told_asleep && switch.waited().is_some_and(|waited| waited > ANSWER_PATIENCE) {
-            self.is_told_asleep = true;
+        if !self.is_sleep_reported && switch.waited().is_some_and(|waited| waited > ANSWER_PATIENCE) {
+            self.is_sleep_reported = true;
             sink(Event::Warning(
                 "the guest takes long to switch its events on or off: it sleeps or is very busy, and does so in its next round".to_owned(),
             ));

@@ -217,30 +217,34 @@ fn a_writer_that_is_too_fast_costs_events_and_no_torn_one() {
 
 #[test]
 fn no_lie_of_any_word_does_harm() {
-    let lies = [1, 7, 64, 1023, 1 << 20, (1 << 20) + 1, 1 << 31, 1 << 32, 1 << 62, (1 << 62) + 1, 1 << 63, u64::MAX];
+    let invalid = [1, 7, 64, 1023, 1 << 20, (1 << 20) + 1, 1 << 31, 1 << 32, 1 << 62, (1 << 62) + 1, 1 << 63, u64::MAX];
     let words = (8..RINGS_OFFSET + 3 * RING_BYTES).step_by(8).chain([NAMES_OFFSET, NAMES_OFFSET + 64]);
     for offset in words {
         let is_of_ring_1 = (RINGS_OFFSET + RING_BYTES..RINGS_OFFSET + 2 * RING_BYTES).contains(&offset);
-        for lie in lies {
+        for value in invalid {
             let fake = Fake::new();
             fake.push(0, 0..5);
             let Ok(mut reader) = TraceReader::new(fake.clone(), Start::First) else { panic!("no page") };
             let (mut trace, mut warnings) = (RawTrace::default(), Vec::new());
             warnings.extend(drain(&mut reader, &mut trace));
-            fake.set(offset, lie);
+            fake.set(offset, value);
             for round in 0..ROUNDS as u64 {
                 fake.push(0, 5 + round..6 + round);
                 // The value may also change.
                 if round == 3 {
-                    fake.set(offset, !lie);
+                    fake.set(offset, !value);
                 }
                 let begun = Instant::now();
                 warnings.extend(drain_loosely(&mut reader, &mut trace));
-                assert!(begun.elapsed() < Duration::from_secs(5), "{offset} {lie}");
+                assert!(begun.elapsed() < Duration::from_secs(5), "{offset} {value}");
             }
-            assert!(warnings.len() <= 2 * ROUNDS, "{offset} {lie}: {warnings:?}");
+            assert!(warnings.len() <= 2 * ROUNDS, "{offset} {value}: {warnings:?}");
             if is_of_ring_1 {
-                assert_eq!(numbers(&trace, 0).len(), 5 + ROUNDS, "{offset} {lie}: a lie about one ring spoils another");
+                assert_eq!(
+                    numbers(&trace, 0).len(),
+                    5 + ROUNDS,
+                    "{offset} {value}: a lie about one ring spoils another"
+                );
             }
         }
     }

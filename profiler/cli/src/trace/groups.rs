@@ -38,7 +38,7 @@ pub fn parse_groups(text: &str) -> Result<Groups, String> {
 
 /// The subjects of tracing.
 #[derive(clap::Args)]
-pub struct WantedArgs {
+pub struct GroupArgs {
     /// Groups of events, separated by commas: tasks, cores, devices, net, counters, spans, functions, mpi; `all`: every group except
     /// functions, which need --functions. An empty list: `glass trace` switches all groups off and ends.
     #[arg(long, value_name = "GROUPS", default_value = "all", value_parser = parse_groups)]
@@ -52,7 +52,7 @@ pub struct WantedArgs {
     pub exclude: Vec<String>,
 }
 
-impl WantedArgs {
+impl GroupArgs {
     /// The groups, including functions if any are named.
     pub fn groups(&self) -> Groups {
         let has_patterns = !(self.functions.is_empty() && self.exclude.is_empty());

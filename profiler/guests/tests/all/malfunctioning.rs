@@ -62,10 +62,10 @@ impl Iterator for Requests {
     }
 }
 
-/// Serves one client: `lie` may take over any request by writing its answer and returning true.
+/// Serves one client: `violate` may take over any request by writing its answer and returning true.
 fn attach_to(
     name: &str,
-    mut lie: impl FnMut(&str, &mut UnixStream) -> bool + Send + 'static,
+    mut violate: impl FnMut(&str, &mut UnixStream) -> bool + Send + 'static,
 ) -> Result<KnownVm<QemuVm>, GuestError> {
     let path = std::env::temp_dir().join(format!("glass-lies-{name}-{}", std::process::id()));
     let listener = UnixListener::bind(&path).unwrap();
@@ -79,7 +79,7 @@ fn attach_to(
             if !is_sent {
                 return;
             }
-            if !lie(request, &mut stream) {
+            if !violate(request, &mut stream) {
                 let answer = match request {
                     "c" => String::new(),
                     "D;1" => packet("OK"),
@@ -119,8 +119,8 @@ fn vm(gdb: PathBuf) -> Vm {
     }
 }
 
-fn sentence(name: &str, lie: impl FnMut(&str, &mut UnixStream) -> bool + Send + 'static) -> String {
-    let error = attach_to(name, lie).err().unwrap_or_else(|| panic!("{name} was believed"));
+fn sentence(name: &str, violate: impl FnMut(&str, &mut UnixStream) -> bool + Send + 'static) -> String {
+    let error = attach_to(name, violate).err().unwrap_or_else(|| panic!("{name} was believed"));
     let text = error.to_string();
     assert_eq!(text.lines().count(), 1, "{text}");
     text

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use glass_guests::systems::glasshouse::LiveCounts;
+use glass_profile::format::count;
 use indicatif::ProgressBar;
 
 use crate::console::{room, say, spinner};
@@ -12,19 +13,6 @@ use crate::record::progress::{fit, microseconds};
 pub struct Line {
     bar: Option<ProgressBar>,
     duration: Option<Duration>,
-}
-
-/// A number with its digits in groups of three.
-fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 fn per_second(events: u64, elapsed: Duration) -> String {

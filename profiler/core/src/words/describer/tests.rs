@@ -21,14 +21,14 @@ fn event(kind: Kind, detail: u16, a: u32, b: u64, c: u64) -> Event {
 }
 
 /// `task: text` of each line, all of one ring.
-fn told(events: &[Event]) -> Vec<String> {
-    let mut teller = Teller::default();
+fn described(events: &[Event]) -> Vec<String> {
+    let mut describer = Describer::default();
     let mut lines = Vec::new();
     let mut keep = |line: Line| lines.push(format!("{}: {}", line.task, line.text));
     for event in events {
-        teller.push(0, event, &Table, &mut keep);
+        describer.push(0, event, &Table, &mut keep);
     }
-    teller.finish(0, &Table, &mut keep);
+    describer.finish(0, &Table, &mut keep);
     lines
 }
 
@@ -43,7 +43,7 @@ fn text(text: &str) -> Event {
 
 #[test]
 fn a_poll_and_what_happens_in_it() {
-    let lines = told(&[
+    let lines = described(&[
         event(Kind::TaskSpawn, 0, 4, 1 | 3 << 32, 0),
         event(Kind::PollBegin, 0, 4, 1, 0),
         event(Kind::Submit, 2, 2, 17, 65_536 | 3 << 32),
@@ -68,7 +68,7 @@ fn a_poll_and_what_happens_in_it() {
 
 #[test]
 fn a_message_is_told_with_its_text_and_fields() {
-    let lines = told(&[
+    let lines = described(&[
         event(Kind::SpanBegin, 3, 3, 9, 0),
         event(Kind::SpanEnter, 0, 0, 9, 0),
         event(Kind::Message, 3, 3, 9, 24),
@@ -92,7 +92,7 @@ fn a_message_is_told_with_its_text_and_fields() {
 
 #[test]
 fn the_network_in_words() {
-    let lines = told(&[
+    let lines = described(&[
         event(Kind::Connection, 1, 3, 0x0a00_0002, 8080 | 50_000 << 16),
         event(Kind::SegmentIn, 0x18, 3, 1000 | 2000 << 32, 1460 | 65_535 << 32),
         event(Kind::Connection, 2, 3, 0, 0),
@@ -109,12 +109,12 @@ fn the_network_in_words() {
 
 #[test]
 fn whatever_comes_gives_a_printable_line() {
-    let mut teller = Teller::default();
+    let mut describer = Describer::default();
     let mut lines = 0;
     for kind in 0..200u16 {
         for value in [0, 1, 6, u64::MAX] {
             let event = Event { ticks: value, kind, detail: value as u16, a: value as u32, b: value, c: value };
-            teller.push(kind.into(), &event, &Table, &mut |line| {
+            describer.push(kind.into(), &event, &Table, &mut |line| {
                 lines += 1;
                 assert!(!line.text.chars().any(char::is_control) && !line.text.is_empty(), "{line:?}");
             });
@@ -122,7 +122,7 @@ fn whatever_comes_gives_a_printable_line() {
     }
     assert!(lines > 600, "{lines}");
     let unknown = Event { kind: 9999, ..Event::default() };
-    teller.push(0, &unknown, &Table, &mut |line| assert!(line.text.contains("unknown kind 9999")));
+    describer.push(0, &unknown, &Table, &mut |line| assert!(line.text.contains("unknown kind 9999")));
 }
 
 #[test]
@@ -130,6 +130,6 @@ fn long_texts_are_bounded() {
     let mut events = vec![event(Kind::Message, 3, 3, 0, 0)];
     events.extend(std::iter::repeat_n(text("0123456789abcdefghij"), 10_000));
     events.extend(std::iter::repeat_n(event(Kind::Field, 0, 4, 1, 0), 10_000));
-    let lines = told(&events);
+    let lines = described(&events);
     assert!(lines.len() == 1 && lines[0].len() < 10_000 && lines[0].ends_with('…'), "{}", lines[0].len());
 }

@@ -15,7 +15,7 @@ const EVERY: u32 = 16;
 const PROCESSOR_WORD: usize = 36;
 
 /// The CPUs that we were allowed, and those that we use.
-pub(super) struct Aside {
+pub(super) struct Affinity {
     /// The process that started this one and works for it, if there is one.
     reader: Option<u32>,
     allowed: Option<Cpus>,
@@ -23,10 +23,10 @@ pub(super) struct Aside {
     rests: u32,
 }
 
-impl Aside {
-    pub(super) fn new() -> Aside {
+impl Affinity {
+    pub(super) fn new() -> Affinity {
         let allowed = Cpus::of_this_thread().ok();
-        Aside { reader: None, allowed, now: allowed, rests: 0 }
+        Affinity { reader: None, allowed, now: allowed, rests: 0 }
     }
 
     /// Includes the threads of the process that started this one.
@@ -54,7 +54,7 @@ impl Aside {
     }
 }
 
-impl Drop for Aside {
+impl Drop for Affinity {
     fn drop(&mut self) {
         if let Some(allowed) = self.allowed.filter(|_| self.now != self.allowed) {
             // Refused only if those CPUs are gone, and then the kernel has chosen others.

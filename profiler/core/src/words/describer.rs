@@ -7,7 +7,7 @@ use glass_formats::trace::{
     WakeSource,
 };
 
-use super::message::Told;
+use super::message::Message;
 use super::phrase::{flags, operation, wait, wait_object};
 use crate::format::{count, duration};
 use crate::names::printable;
@@ -43,7 +43,7 @@ pub struct Line {
 /// Words events in the order in which they are pushed, which for each ring must be that of their numbers. Remembers names of
 /// tasks and spans, and which task each core runs.
 #[derive(Debug, Default)]
-pub struct Teller {
+pub struct Describer {
     /// Numbers of names by number of task.
     tasks: HashMap<u32, u32>,
     /// Numbers of names by number of span.
@@ -55,17 +55,17 @@ pub struct Teller {
 struct RingState {
     /// The task that runs; 0 none.
     task: u32,
-    told: Option<Told>,
+    message: Option<Message>,
 }
 
-impl Teller {
+impl Describer {
     /// Words an event. A message or span is worded when all of its text is there, so there may be a line of an earlier
     /// event of the same ring, also.
     pub fn push(&mut self, ring: u32, event: &Event, names: &dyn Names, line: &mut dyn FnMut(Line)) {
         let name = |number: u32| names.name(number).unwrap_or_default();
-        if Told::has(event) {
-            if let Some(told) = self.rings.entry(ring).or_default().told.as_mut() {
-                told.add(event, name(event.a));
+        if Message::has(event) {
+            if let Some(message) = self.rings.entry(ring).or_default().message.as_mut() {
+                message.add(event, name(event.a));
             }
             return;
         }
@@ -75,7 +75,7 @@ impl Teller {
                 if event.kind == Kind::SpanBegin as u16 && self.spans.len() < REMEMBERED_MAX {
                     self.spans.insert(event.b, event.a);
                 }
-                self.rings.entry(ring).or_default().told = Some(Told::new(*event));
+                self.rings.entry(ring).or_default().message = Some(Message::new(*event));
             }
             kind => {
                 self.learn(kind, event);
@@ -94,11 +94,11 @@ impl Teller {
 
     /// Words the message or span that a ring ends with; to be called when no more of it is to come.
     pub fn finish(&mut self, ring: u32, names: &dyn Names, line: &mut dyn FnMut(Line)) {
-        let Some(told) = self.rings.get_mut(&ring).and_then(|state| state.told.take()) else { return };
-        let event = told.event;
+        let Some(message) = self.rings.get_mut(&ring).and_then(|state| state.message.take()) else { return };
+        let event = message.event;
         let task = self.running(ring, names);
         let place = shown(names.name(event.a), "unnamed");
-        let words = told.words();
+        let words = message.words();
         let text = match (event.kind == Kind::Message as u16, words.is_empty()) {
             (true, true) => place,
             (true, false) => format!("{place}: {words}"),
