@@ -5,11 +5,12 @@ use fastrand::Rng;
 use glass_guests::backends::process;
 use glass_guests::{find, parse_address};
 use glass_profile::elf::ReadAt;
+use glass_profile::files::FileSource;
 use glass_profile::live::activity::Kind;
 use glass_profile::live::{Live, Settings, Unwinder};
 use glass_profile::model::{Cost, Origin};
 use glass_profile::recorder::Recorder;
-use glass_profile::recording::{FileSource, open};
+use glass_profile::recording::open;
 use glass_profile::trace::filter::Filter;
 use glass_profile::trace::raw::Function;
 

@@ -5,8 +5,9 @@ use std::sync::LazyLock;
 
 use fastrand::Rng;
 use glass_export::{Format, Options, States};
+use glass_profile::files::NoFiles;
 use glass_profile::model::Profile;
-use glass_profile::recording::{NoFiles, PlainSettings, Recording, open, write_plain};
+use glass_profile::recording::{PlainSettings, Recording, open, write_plain};
 use glass_profile::trace;
 use glass_report::trace::{Settings, View};
 

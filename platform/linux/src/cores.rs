@@ -13,7 +13,7 @@ use glass_executor::{Executor, Unpark};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fmt;
 use std::io;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, OnceLock};
@@ -24,6 +24,16 @@ use std::time::{Duration, SystemTime};
 #[derive(Clone)]
 pub struct LinuxCore {
     inner: Rc<Inner>,
+}
+
+/// A core, as long as it is there.
+pub(crate) struct WeakCore(Weak<Inner>);
+
+impl WeakCore {
+    /// The core; `None` if it is gone.
+    pub(crate) fn upgrade(&self) -> Option<LinuxCore> {
+        self.0.upgrade().map(|inner| LinuxCore { inner })
+    }
 }
 
 struct Inner {
@@ -95,6 +105,11 @@ impl LinuxCore {
         let reactor = Reactor::new(machine.doorbells[number].clone())?;
         let executor = Executor::new(reactor.doorbell());
         Ok(LinuxCore { inner: Rc::new(Inner { number, executor, reactor, machine }) })
+    }
+
+    /// For a task of the core, which would keep it otherwise.
+    pub(crate) fn downgrade(&self) -> WeakCore {
+        WeakCore(Rc::downgrade(&self.inner))
     }
 
     pub(crate) fn executor(&self) -> &Executor {

@@ -1,19 +1,15 @@
 //! The host's sockets: TCP, UDP, and vsock in two forms.
 
-use crate::platform::Host;
+use crate::host::Host;
 use crate::reactor::{Interest, Role, Watched};
+use crate::stream::{HostStream, net_error, port_of};
 use crate::sys;
 use crate::vsock::{self, HybridPort};
-use glass_api::{
-    Address, Clock, Datagrams, Listener, Machine, Net, NetError, NetInfo, Port, ReadHalf, Split, Stream, VsockAddress,
-    WriteHalf,
-};
-use glass_trace::Presence;
+use glass_api::{Address, Clock, Datagrams, Listener, Net, NetError, NetInfo, Port, VsockAddress};
 use rustix::io::Errno;
 use rustix::net::addr::SocketAddrArg;
 use rustix::net::sockopt;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, SocketType, ipproto};
-use std::cell::{Cell, RefCell};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketFlags, SocketType, ipproto};
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -38,18 +34,6 @@ const UNSENT_BYTES: u32 = 512 << 10;
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
-
-/// Bytes that one call drops at most.
-const SKIPPED_BYTES_MAX: usize = 64 << 10;
-/// What a service makes for one [`Stream::write_with`], at most.
-const MADE_BYTES_MAX: usize = 64 << 10;
-
-thread_local! {
-    /// Where the kernel puts received bytes that are dropped, if it puts them anywhere.
-    static SKIPPED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-    /// Where a service makes what it sends; taken while it is sent.
-    static MADE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-}
 
 /// The host's network.
 #[derive(Clone)]
@@ -77,24 +61,6 @@ pub struct HostDatagrams {
     socket: Watched,
     port: u16,
     is_ipv6: bool,
-}
-
-/// One connection.
-pub struct HostStream {
-    socket: Watched,
-    local_port: u32,
-    peer: Address,
-    /// Our half ended in order, so a drop need not reset.
-    closed: Cell<bool>,
-}
-
-pub(crate) fn net_error(errno: Errno) -> NetError {
-    match errno {
-        Errno::CONNRESET | Errno::CONNREFUSED | Errno::CONNABORTED | Errno::PIPE | Errno::NOTCONN => NetError::Reset,
-        Errno::TIMEDOUT | Errno::HOSTUNREACH => NetError::TimedOut,
-        Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::NOSPC => NetError::TooMany,
-        other => NetError::Host(other.raw_os_error()),
-    }
 }
 
 fn new_socket(address: SocketAddr) -> Result<OwnedFd, Errno> {
@@ -174,7 +140,7 @@ impl HostNet {
 
     fn listen_vsock(&self, port: u32) -> Result<HostListener, NetError> {
         if let Some(hybrid) = &self.host.hybrid {
-            let source = hybrid.listen(&self.host, port)?;
+            let source = hybrid.listen(&self.host.core, port)?;
             return Ok(HostListener {
                 host: self.host.clone(),
                 port: Port::Vsock(source.number()),
@@ -234,13 +200,6 @@ fn number(port: Port) -> u32 {
     match port {
         Port::Tcp(port) => port.into(),
         Port::Vsock(port) => port,
-    }
-}
-
-fn port_of(address: Address) -> u32 {
-    match address {
-        Address::Ip(address) => address.port().into(),
-        Address::Vsock(address) => address.port,
     }
 }
 
@@ -377,167 +336,5 @@ impl Listener for HostListener {
 
     fn port(&self) -> Port {
         self.port
-    }
-}
-
-impl HostStream {
-    pub(crate) fn new(socket: Watched, local_port: u32, peer: Address) -> HostStream {
-        let stream = HostStream { socket, local_port, peer, closed: Cell::new(false) };
-        stream.trace(Presence::Begins);
-        stream
-    }
-
-    /// The connection begins, or ends.
-    fn trace(&self, presence: Presence) {
-        let remote = if let Machine::Ip(IpAddr::V4(address)) = self.peer.machine() { address.to_bits() } else { 0 };
-        // The trace has 16 bits for a port.
-        let ports = (self.local_port as u16, port_of(self.peer) as u16);
-        glass_trace::connection(self.socket.number(), presence, remote, ports.0, ports.1);
-    }
-
-    async fn receive(&self, buf: &mut [u8]) -> Result<usize, NetError> {
-        self.receive_by(buf.len(), |socket| rustix::net::recv(socket.fd(), &mut *buf, RecvFlags::empty())).await
-    }
-
-    /// Has `receive` receive up to `max_bytes` bytes as soon as there are some.
-    async fn receive_by(
-        &self,
-        max_bytes: usize,
-        mut receive: impl FnMut(&Watched) -> rustix::io::Result<(usize, usize)>,
-    ) -> Result<usize, NetError> {
-        if max_bytes == 0 {
-            return Ok(0);
-        }
-        let socket = &self.socket;
-        let mut receive = || receive(socket).map(|(count, _)| count);
-        let count = poll_fn(|context| socket.poll(Interest::Read, context, &mut receive)).await.map_err(net_error)?;
-        if count < max_bytes {
-            self.socket.exhausted(Interest::Read);
-        }
-        Ok(count)
-    }
-
-    async fn send(&self, data: &[u8]) -> Result<usize, NetError> {
-        if data.is_empty() {
-            return Ok(0);
-        }
-        let socket = &self.socket;
-        let send = || rustix::net::send(socket.fd(), data, SendFlags::NOSIGNAL);
-        let count = poll_fn(|context| socket.poll(Interest::Write, context, send)).await.map_err(net_error)?;
-        if count < data.len() {
-            self.socket.exhausted(Interest::Write);
-        }
-        Ok(count)
-    }
-
-    fn end(&self) -> Result<(), NetError> {
-        rustix::net::shutdown(self.socket.fd(), Shutdown::Write).map_err(net_error)?;
-        self.closed.set(true);
-        Ok(())
-    }
-}
-
-impl Stream for HostStream {
-    async fn read(&mut self, buf: &mut [u8]) -> Result<usize, NetError> {
-        self.receive(buf).await
-    }
-
-    async fn skip(&mut self, max_bytes: usize) -> Result<usize, NetError> {
-        let count = max_bytes.min(SKIPPED_BYTES_MAX);
-        // With this flag Linux drops what a TCP socket received instead of copying it (tcp(7)).
-        let receive = |socket: &Watched, buffer: &mut Vec<u8>| {
-            buffer.resize(SKIPPED_BYTES_MAX, 0);
-            rustix::net::recv(socket.fd(), &mut buffer[..count], RecvFlags::TRUNC)
-        };
-        self.receive_by(count, |socket| SKIPPED.with_borrow_mut(|buffer| receive(socket, buffer))).await
-    }
-
-    async fn write(&mut self, data: &[u8]) -> Result<usize, NetError> {
-        self.send(data).await
-    }
-
-    async fn write_with(&mut self, max_bytes: usize, fill: impl FnOnce(&mut [u8])) -> Result<usize, NetError> {
-        let mut made = MADE.take();
-        made.resize(MADE_BYTES_MAX, 0);
-        let count = max_bytes.min(MADE_BYTES_MAX);
-        fill(&mut made[..count]);
-        let sent = self.write_all(&made[..count]).await;
-        MADE.set(made);
-        sent.map(|()| count)
-    }
-
-    async fn close(&mut self) -> Result<(), NetError> {
-        self.end()
-    }
-
-    fn peer(&self) -> Address {
-        self.peer
-    }
-}
-
-/// What reads of a [`HostStream`] in halves.
-pub struct HostReadHalf {
-    stream: Rc<HostStream>,
-}
-
-/// What writes of a [`HostStream`] in halves.
-pub struct HostWriteHalf {
-    stream: Rc<HostStream>,
-}
-
-impl Split for HostStream {
-    type ReadHalf = HostReadHalf;
-    type WriteHalf = HostWriteHalf;
-
-    fn split(self) -> (HostReadHalf, HostWriteHalf) {
-        let stream = Rc::new(self);
-        (HostReadHalf { stream: stream.clone() }, HostWriteHalf { stream })
-    }
-}
-
-impl ReadHalf for HostReadHalf {
-    async fn read(&mut self, buf: &mut [u8]) -> Result<usize, NetError> {
-        self.stream.receive(buf).await
-    }
-
-    fn peer(&self) -> Address {
-        self.stream.peer
-    }
-}
-
-impl WriteHalf for HostWriteHalf {
-    async fn write(&mut self, data: &[u8]) -> Result<usize, NetError> {
-        self.stream.send(data).await
-    }
-
-    async fn close(&mut self) -> Result<(), NetError> {
-        self.stream.end()
-    }
-
-    fn peer(&self) -> Address {
-        self.stream.peer
-    }
-}
-
-impl Drop for HostWriteHalf {
-    fn drop(&mut self) {
-        if !self.stream.closed.get() {
-            // What fails here was broken before. For TCP: dissolving the association sends a reset at once, and wakes the task with
-            // the other half (`tcp_disconnect` in Linux). Other sockets have no such call.
-            let _ = match self.stream.peer {
-                Address::Ip(_) => rustix::net::connect_unspec(self.stream.socket.fd()),
-                Address::Vsock(_) => rustix::net::shutdown(self.stream.socket.fd(), Shutdown::Both),
-            };
-        }
-    }
-}
-
-impl Drop for HostStream {
-    fn drop(&mut self) {
-        self.trace(Presence::Ends);
-        if !self.closed.get() {
-            // Closing with a linger time of zero sends a reset; a unix socket has none, and its peer sees an end. If this fails, so did the connection.
-            let _ = sockopt::set_socket_linger(self.socket.fd(), Some(Duration::ZERO));
-        }
     }
 }

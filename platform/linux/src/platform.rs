@@ -1,13 +1,14 @@
 //! The pieces put together, and the loop.
 
 use crate::console::Lines;
-use crate::cores::{Duties, LinuxCore};
+use crate::cores::LinuxCore;
 use crate::disk::{Disk, DiskError};
 use crate::files::HostFiles;
+use crate::host::Host;
 use crate::names::Names;
 use crate::net::HostNet;
 use crate::options::{Options, ShareOption};
-use crate::trace::{self, Rate};
+use crate::trace::Rate;
 use crate::vsock::Hybrid;
 use crate::workers::Workers;
 use crate::{log, memory, signals};
@@ -17,7 +18,6 @@ use glass_trace::Name;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,42 +29,6 @@ static SHUTDOWN: Name = Name::new("shutdown");
 #[derive(Clone)]
 pub struct LinuxPlatform {
     host: Rc<Host>,
-}
-
-/// What everything here shares.
-pub(crate) struct Host {
-    pub(crate) core: LinuxCore,
-    pub(crate) bind: IpAddr,
-    /// The unix socket that stands for vsock.
-    pub(crate) hybrid: Option<Hybrid>,
-    rate: Rate,
-    args: Vec<String>,
-    disks: Vec<Disk>,
-    files: Option<HostFiles>,
-    pub(crate) names: Names,
-    /// Opened by a signal, once signals are watched.
-    pub(crate) shutdown: Latch,
-    watches_signals: Cell<bool>,
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        self.core.end();
-    }
-}
-
-/// The first core follows the host of a trace. A service that has nothing to do measures too: otherwise its trace has no clock until its first
-/// client.
-impl Duties for Host {
-    fn awake(&self) {
-        trace::follow_host(&self.core);
-    }
-
-    fn look(&self) {
-        self.rate.refine();
-    }
-
-    const LOOKS: bool = true;
 }
 
 /// Why a process cannot become a platform.
@@ -171,7 +135,7 @@ impl Platform for LinuxPlatform {
 
     fn shutdown(&self) -> impl Future<Output = ()> + 'static {
         if !self.host.watches_signals.replace(true)
-            && let Err(error) = signals::watch(&self.host)
+            && let Err(error) = signals::watch(&self.host.core, self.host.shutdown.clone())
         {
             self.print(format_args!("signals end this process at once: they cannot be watched: {error}"));
         }

@@ -1,6 +1,5 @@
 //! The trace of this process: its memory, a ring for each thread, its clock.
 
-use crate::cores::LinuxCore;
 use crate::sys::nominal_rate;
 use crate::{functions, sys};
 use glass_formats::trace::{EVENT_WORDS, GROUPS, Group, RINGS_MAX};
@@ -72,14 +71,6 @@ fn attach_with(name: &str, word_count: usize) {
     let words = area.words.get(first..first.saturating_add(word_count)).unwrap_or_default();
     // A thread's ring is kept after its end, since what it did is still of interest. `RINGS_MAX` bounds them.
     glass_trace::set_current(Writer::claim(name, words).map(|writer| &*Box::leak(Box::new(writer))));
-}
-
-/// Carries out the requests of the host.
-pub(crate) fn follow_host(core: &LinuxCore) {
-    let change = glass_trace::follow_host(functions::switch);
-    if change.is_some_and(|change| change.switched_on & Group::Tasks as u32 != 0) {
-        core.announce_all();
-    }
 }
 
 /// The rate of the clock of events, measured while the service runs, so that its start need not wait.

@@ -5,9 +5,9 @@
 //! `OK NUMBER` and a line end; then the connection is the service's. A connection that the service opens to port P of its host leads
 //! to the unix socket of that name with `_P` behind it.
 
-use crate::net::{HostStream, net_error};
-use crate::platform::Host;
+use crate::cores::LinuxCore;
 use crate::reactor::{Interest, Role, Watched};
+use crate::stream::{HostStream, net_error};
 pub(crate) use crate::sys::{SocketAddress, vsock_address as address};
 use glass_api::{Clock, NetError, Port, VsockAddress};
 use glass_executor::sync::Notify;
@@ -87,9 +87,9 @@ impl Hybrid {
     }
 
     /// Opens a port; 0 picks a free one. The first one makes the unix socket.
-    pub(crate) fn listen(&self, host: &Rc<Host>, port: u32) -> Result<HybridPort, NetError> {
+    pub(crate) fn listen(&self, core: &LinuxCore, port: u32) -> Result<HybridPort, NetError> {
         if !self.is_open.get() {
-            self.open(host)?;
+            self.open(core)?;
             self.is_open.set(true);
         }
         let mut ports = self.ports.borrow_mut();
@@ -103,11 +103,11 @@ impl Hybrid {
         Ok(HybridPort { ports: self.ports.clone(), number, backlog })
     }
 
-    fn open(&self, host: &Rc<Host>) -> Result<(), NetError> {
+    fn open(&self, core: &LinuxCore) -> Result<(), NetError> {
         let socket = bind_unix(&self.path).map_err(net_error)?;
         rustix::net::listen(&socket, BACKLOG as i32).map_err(net_error)?;
-        let socket = host.core.reactor().watch(socket, Role::Listener(0), false).map_err(net_error)?;
-        let (host_of_task, ports) = (Rc::downgrade(host), self.ports.clone());
+        let socket = core.reactor().watch(socket, Role::Listener(0), false).map_err(net_error)?;
+        let (core_of_task, ports) = (core.downgrade(), self.ports.clone());
         let naming = Rc::new(Cell::new(0));
         let accept = async move {
             let accept = || rustix::net::accept_with(socket.fd(), FLAGS);
@@ -115,10 +115,10 @@ impl Hybrid {
             let mut clients = 0_u32;
             loop {
                 let accepted = poll_fn(|context| socket.poll(Interest::Read, context, accept)).await;
-                let Some(own) = host_of_task.upgrade() else { return };
-                let watched = accepted.and_then(|client| own.core.reactor().watch(client, Role::Connection, true));
+                let Some(own) = core_of_task.upgrade() else { return };
+                let watched = accepted.and_then(|client| own.reactor().watch(client, Role::Connection, true));
                 let Ok(client) = watched else {
-                    own.core.sleep_until(own.core.now() + PAUSE).await;
+                    own.sleep_until(own.now() + PAUSE).await;
                     continue;
                 };
                 if naming.get() >= BACKLOG {
@@ -126,16 +126,16 @@ impl Hybrid {
                 }
                 clients = clients.wrapping_add(1);
                 let peer = VsockAddress { cid: VsockAddress::HOST, port: clients };
-                let (host, ports, count) = (own.clone(), ports.clone(), Named::new(&naming));
+                let (core, ports, count) = (own.clone(), ports.clone(), Named::new(&naming));
                 let admit = async move {
                     let _count = count;
-                    admit(&host, client, peer, &ports).await;
+                    admit(&core, client, peer, &ports).await;
                 };
                 // A client beyond the limit of tasks is dropped.
-                let _ = own.core.executor().spawn("vsock client", admit);
+                let _ = own.executor().spawn("vsock client", admit);
             }
         };
-        host.core.executor().spawn("vsock", accept).map(drop).map_err(|_| NetError::TooMany)
+        core.executor().spawn("vsock", accept).map(drop).map_err(|_| NetError::TooMany)
     }
 
     /// Removes the socket's file.
@@ -188,8 +188,8 @@ impl Drop for Named {
 }
 
 /// Reads which port a client wants, and queues the connection there. One that names no open port is closed.
-async fn admit(host: &Host, client: Watched, peer: VsockAddress, ports: &RefCell<BTreeMap<u32, Rc<Backlog>>>) {
-    let end = host.core.sleep_until(host.core.now() + NAMING_TIME);
+async fn admit(core: &LinuxCore, client: Watched, peer: VsockAddress, ports: &RefCell<BTreeMap<u32, Rc<Backlog>>>) {
+    let end = core.sleep_until(core.now() + NAMING_TIME);
     let Some(port) = first(read_port(&client), end).await else { return };
     let Some(backlog) = ports.borrow().get(&port).cloned() else { return };
     if backlog.waiting.borrow().len() >= BACKLOG {

@@ -5,15 +5,15 @@
 use crate::arch;
 use crate::arch::fault::Fault;
 use crate::core_heap::CoreHeap;
+use crate::generator::Generator;
 use crate::program::Process;
-use crate::random::Generator;
-use crate::wall;
 use alloc::boxed::Box;
 use core::cell::{Cell, OnceCell, RefCell};
 use core::fmt;
 use core::mem::offset_of;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use glass_api::{Instant, WallTime};
 use glass_cores::List;
 use glass_executor::Executor;
 use glass_formats::{Activity, CORE_MAGIC, CORES_MAX, CoreState};
@@ -59,8 +59,8 @@ pub struct Core {
     pub apic_timer_hz: Cell<u64>,
     /// The generator of its random bytes.
     pub random: RefCell<Option<Generator>>,
-    /// The time of day, as it was read last.
-    pub wall: Cell<Option<wall::Reading>>,
+    /// When the time of day was read last, and what it was; `None` if the machine has no clock for it.
+    pub wall: Cell<Option<(Instant, Option<WallTime>)>>,
     /// Prints a line on the console, once the platform runs.
     pub print: OnceCell<Box<Print>>,
     /// Gives the host what was printed, once the platform runs.

@@ -24,6 +24,7 @@ mod devices;
 mod drivers;
 #[cfg(test)]
 mod drivers_tests;
+mod generator;
 mod heap;
 mod interrupts;
 mod last_events;

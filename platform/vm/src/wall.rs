@@ -11,28 +11,20 @@ use glass_api::{Instant, WallSource, WallTime};
 /// How long a reading is good: the host's clock may be set, and ours drifts by a few parts in a million.
 const READ_AGAIN: Duration = Duration::from_secs(60);
 
-/// The time of day when it was read last; `None` if the machine has no clock for it.
-#[derive(Clone, Copy)]
-pub struct Reading {
-    at: Instant,
-    wall: Option<WallTime>,
-}
-
-impl Reading {
-    fn later(self, now: Instant) -> Option<WallTime> {
-        self.wall.map(|wall| WallTime { since_epoch: wall.since_epoch.saturating_add(now.since(self.at)), ..wall })
-    }
+/// The time of day at `now`, by what it was when it was read.
+fn later((at, wall): (Instant, Option<WallTime>), now: Instant) -> Option<WallTime> {
+    wall.map(|wall| WallTime { since_epoch: wall.since_epoch.saturating_add(now.since(at)), ..wall })
 }
 
 /// The time of day.
 pub fn now() -> Option<WallTime> {
     let (core, now) = (this_core(), clock::now());
-    if let Some(reading) = core.wall.get().filter(|reading| now.since(reading.at) < READ_AGAIN) {
-        return reading.later(now);
+    if let Some(reading) = core.wall.get().filter(|reading| now.since(reading.0) < READ_AGAIN) {
+        return later(reading, now);
     }
-    let expected = core.wall.get().and_then(|reading| reading.later(now));
+    let expected = core.wall.get().and_then(|reading| later(reading, now));
     let wall = read().map(|read| agree(read, expected));
-    core.wall.set(Some(Reading { at: now, wall }));
+    core.wall.set(Some((now, wall)));
     wall
 }
 

@@ -2,6 +2,7 @@
 
 mod devices;
 mod disk;
+mod escape;
 mod firmware;
 mod helpers;
 mod options;
@@ -30,7 +31,7 @@ use options::{
     Accel, Bus, Machine, Network, Port, parse_ip, parse_ip6, parse_memory, parse_network, parse_port, parse_size,
     tcp_ports,
 };
-use qemu::{QEMU, escape};
+use qemu::QEMU;
 use restart::Delays;
 use rustix::process::{Pid, Signal, kill_process};
 use signals::{INTERRUPTED, Signals};

@@ -7,10 +7,10 @@ use lzma_rust2::XzReader;
 use object::Object;
 
 use crate::budget::{Account, Budget};
+use crate::elf::ImageError;
 use crate::elf::{Parts, ReadAt, parse_elf, section_bytes};
+use crate::files::FileSource;
 use crate::guest::ProcessKey;
-use crate::image::ImageError;
-use crate::recording::FileSource;
 use crate::symbols::Symbols;
 
 /// Where distributions keep it, in the same folders as the programs, and by build id.

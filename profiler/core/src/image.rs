@@ -7,10 +7,10 @@ use std::sync::{Arc, OnceLock};
 use gimli::UnwindSection;
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SectionKind};
 
-use crate::arch::x86_64::Tables;
 use crate::arch::x86_64::orc::OrcTable;
-use crate::budget::{Account, Over};
-use crate::elf::{Elf, Parts, ReadAt, parse_elf, section_bytes};
+use crate::arch::x86_64::tables::Tables;
+use crate::budget::Account;
+use crate::elf::{Elf, ImageError, Parts, ReadAt, parse_elf, section_bytes};
 use crate::map::SymbolMap;
 use crate::metered::Metered;
 use crate::relocatable::{self, Layout};
@@ -40,67 +40,6 @@ const FUNCTION_BYTES: usize = 16;
 const RANGE_BYTES: usize = 16;
 /// The longest entry of an unwind table, in bytes: it is read for each frame of a sample.
 const ENTRY_BYTES_MAX: usize = 64 << 10;
-
-/// Why a file cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ImageError {
-    /// It does not start as an ELF file does.
-    NotElf,
-    /// It is for another kind of processor; only x86-64 is known.
-    WrongMachine,
-    /// It contradicts itself.
-    Damaged(String),
-    /// Neither a symbol table nor debug information is in it.
-    Stripped,
-    /// It is neither an ELF file nor a map of symbols.
-    NotSymbols,
-    /// It is a Linux kernel as boot loaders have it: compressed, and without names.
-    BootImage,
-    /// A map whose addresses are all zero.
-    HiddenMap,
-    /// A map that names data at most.
-    MapWithoutFunctions,
-    /// There is no such file.
-    Absent,
-    /// Reading it would take too much.
-    TooMuch(Over),
-}
-
-impl fmt::Display for ImageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ImageError::NotElf => write!(f, "is not an ELF file"),
-            ImageError::WrongMachine => write!(f, "is an ELF file, but not for x86-64"),
-            ImageError::Damaged(why) => write!(f, "is a damaged ELF file ({why})"),
-            ImageError::Absent => write!(f, "is not there"),
-            ImageError::TooMuch(over) => write!(f, "is left out: {over}"),
-            ImageError::Stripped => write!(f, "has no symbols (it was stripped)"),
-            ImageError::NotSymbols => {
-                write!(f, "is neither an ELF file nor a map of symbols (nm -n, System.map, /proc/kallsyms)")
-            }
-            ImageError::BootImage => write!(
-                f,
-                "is a compressed kernel, which has no names: give its System.map, its vmlinux, or a copy of the guest's /proc/kallsyms"
-            ),
-            ImageError::HiddenMap => write!(
-                f,
-                "holds only zeros for addresses, as a kernel shows them to users without privilege: read /proc/kallsyms as root with sysctl kernel.kptr_restrict at 0 or 1"
-            ),
-            ImageError::MapWithoutFunctions => write!(
-                f,
-                "names no function (Debian keeps a placeholder in /boot): copy the guest's /proc/kallsyms, or take the map from the package linux-image-VERSION-dbg"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for ImageError {}
-
-impl From<object::Error> for ImageError {
-    fn from(error: object::Error) -> ImageError {
-        ImageError::Damaged(error.to_string())
-    }
-}
 
 /// A part of the file that is loaded.
 #[derive(Debug, Clone)]
@@ -333,7 +272,9 @@ impl Image {
 
     /// What unwinds by `.eh_frame` and `.debug_frame`.
     pub(crate) fn tables(&self) -> &Tables {
-        self.tables.get_or_init(|| Arc::new(Tables::of(self)))
+        self.tables.get_or_init(|| {
+            Arc::new(Tables::of(&self.linked_range(), self.frames.eh_frame.as_ref(), self.frames.debug_frame.as_ref()))
+        })
     }
 
     /// Whether `.eh_frame` has an entry for a linked address.

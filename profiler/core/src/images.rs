@@ -7,17 +7,17 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::arch::x86_64::skid;
 use crate::arch::{Registers, Width};
 use crate::budget::{Budget, Meters, TABLES};
 use crate::event::{Event, FileIdentity, Mapping, Placement, RawSample, Segment, Skid};
+use crate::files::FileSource;
 use crate::guest::{GuestId, GuestKind, Mode, ProcessId, ProcessKey, SpaceId};
 use crate::image::Image;
 use crate::jit::{self, Found};
 use crate::map::SymbolMap;
 use crate::model::StackEnd;
 use crate::program::{NamesFrom, Program};
-use crate::recording::FileSource;
+use crate::unwind::skid;
 use crate::unwind::{AddressSpace, CallAddress, CallChain, DEPTH_MAX, StackMemory, UnwindCache};
 
 pub use names::{NamedImage, Names};

@@ -11,6 +11,7 @@ mod debug_files;
 pub mod durations;
 pub mod elf;
 pub mod event;
+pub mod files;
 pub mod format;
 pub mod guest;
 pub mod image;

@@ -15,10 +15,10 @@ use std::sync::Arc;
 
 use crate::durations::Durations;
 use crate::event::Event;
+use crate::files::FileSource;
 use crate::images::{Images, NamedImage};
 use crate::model::{StackEnd, State};
 use crate::recorder::Progress;
-use crate::recording::FileSource;
 use crate::unwind::CallAddress;
 use activity::{Activity, Kind};
 use stacks::Stacks;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::image::ImageError;
+use crate::elf::ImageError;
 
 /// The most symbols of a map.
 const SYMBOLS_MAX: usize = 16 << 20;

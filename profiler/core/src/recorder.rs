@@ -8,10 +8,11 @@ use std::io::{self, Write};
 
 use crate::durations::Durations;
 use crate::event::{Event, RawSample};
+use crate::files::FileSource;
 use crate::guest::{GuestId, SpaceId};
 use crate::images::{Images, JoinedStack, MappedFile};
 use crate::model::{Cost, Distribution, Origin, StackEnd};
-use crate::recording::{Clocks, FileSource, ImageId, SampleRecord, TrackRecord, Writer, is_plain};
+use crate::recording::{Clocks, ImageId, SampleRecord, TrackRecord, Writer, is_plain};
 use crate::unwind::CallAddress;
 
 /// Maximum of distinct frames, and of distinct stacks, in memory. Beyond it, all are dropped and written again when they

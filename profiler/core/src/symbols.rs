@@ -8,8 +8,8 @@ use gimli::{Reader as _, Section as _};
 use object::{Object, ObjectSection, ObjectSymbol};
 
 use crate::budget::{Account, Over};
+use crate::elf::ImageError;
 use crate::elf::{Elf, Parts, ReadAt, is_elf, parse_elf, read_whole, section_bytes, sections_bytes};
-use crate::image::ImageError;
 use crate::map::SymbolMap;
 use crate::metered::Metered;
 use crate::relocatable::Layout;

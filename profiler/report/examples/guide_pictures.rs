@@ -6,7 +6,8 @@
 mod browser;
 
 use browser::Browser;
-use glass_profile::recording::{NoFiles, Recording, open};
+use glass_profile::files::NoFiles;
+use glass_profile::recording::{Recording, open};
 use glass_profile::trace::build;
 use std::path::Path;
 

@@ -4,9 +4,10 @@ use std::io::{self, Write};
 
 use glass_guests::cpu_time_ns;
 use glass_profile::event::Event;
+use glass_profile::files::FileSource;
 use glass_profile::model::{Cost, Origin};
 use glass_profile::recorder::{Progress, Recorder};
-use glass_profile::recording::{Clocks, FileSource};
+use glass_profile::recording::Clocks;
 
 use crate::sink::Sink;
 

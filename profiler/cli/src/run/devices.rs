@@ -1,9 +1,9 @@
 //! The VM's devices that processes of `glass` serve instead of QEMU: the network card in front of a TAP device, and the disk.
 
 use super::Args;
+use super::escape::escape;
 use super::helpers::{Helper, Role};
 use super::options::Network;
-use super::qemu::escape;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,6 @@
 //! The QEMU that runs a service: machine, bus, devices and the command line of the image.
 
+use super::escape::escape;
 use super::options::{Accel, Bus, Machine, Network, tcp_ports};
 use super::{Args, DISK_TIMEOUT_DEFAULT, LOG_DEFAULT, devices, disk, firmware, share, stopped, vsock};
 use anyhow::{Result, bail};
@@ -44,11 +45,6 @@ pub(super) fn choose_bus(machine: Machine, bus: Option<Bus>) -> Result<Bus> {
 fn encode(arg: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'%' && byte != b'"' && byte != b',';
     arg.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02x}") }).collect()
-}
-
-/// A file name inside a QEMU option: commas are doubled.
-pub(super) fn escape(path: &Path) -> String {
-    path.display().to_string().replace(',', ",,")
 }
 
 /// What `-M` gets. Each lacks what no image of ours uses; of the PC's timer all do without KVM.

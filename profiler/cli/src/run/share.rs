@@ -1,8 +1,8 @@
 //! `--share`: a directory of the host as the VM's files, which a helper on the host serves.
 
 use super::Args;
+use super::escape::escape;
 use super::helpers::{Helper, Role, find};
-use super::qemu::escape;
 use anyhow::{Context, Result, bail};
 use glass_guests::find::registry;
 use std::path::{Path, PathBuf};

@@ -22,7 +22,7 @@ const REASONS: [(&str, &str); 4] = [
 
 /// QEMU's options for the monitor.
 pub(super) fn arguments(folder: &Path) -> [String; 4] {
-    let socket = super::escape(&folder.join(SOCKET));
+    let socket = super::escape::escape(&folder.join(SOCKET));
     let chardev = format!("socket,path={socket},server=on,wait=off,id=monitor");
     ["-chardev".to_owned(), chardev, "-mon".to_owned(), "chardev=monitor,mode=control".to_owned()]
 }

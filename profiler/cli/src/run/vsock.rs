@@ -1,9 +1,9 @@
 //! `--vsock`: the VM's socket device, which a helper on the host serves, and TCP ports that lead to its ports.
 
 use super::Args;
+use super::escape::escape;
 use super::helpers::{Helper, Role, find};
 use super::options::{Guest, Port};
-use super::qemu::escape;
 use crate::console::say;
 use anyhow::{Context, Result};
 use glass_guests::find::registry;

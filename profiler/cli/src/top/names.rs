@@ -5,8 +5,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use anyhow::{Context, Result};
 use glass_profile::budget::Budget;
+use glass_profile::files::FileSource;
 use glass_profile::images::{NamedImage, Names};
-use glass_profile::recording::FileSource;
 
 /// The way to the thread that reads names.
 pub(super) struct NameReader {

@@ -13,13 +13,13 @@ use anyhow::{Context, Result};
 use glass_guests::files::{HostFiles, OpenedFiles};
 use glass_guests::{Counts, read_clocks};
 use glass_profile::event::Event;
+use glass_profile::files::FileSource;
 use glass_profile::live::activity::Kind;
 use glass_profile::live::names::{Loader, NameCache};
 use glass_profile::live::view::{Query, View};
 use glass_profile::live::{Live, LiveTrack, Settings, Snapshot, Unwinder};
 use glass_profile::model::Cost;
 use glass_profile::recorder::Progress;
-use glass_profile::recording::FileSource;
 use glass_session::Sink;
 use glass_session::target::Target;
 

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::{Loaded, MappedFile};
 use crate::debug_files;
 use crate::elf::ReadAt;
+use crate::files::FileSource;
 use crate::guest::ProcessKey;
 use crate::image::Image;
 use crate::jit::{JitNames, NamedCode};
 use crate::program::NamesFrom;
-use crate::recording::FileSource;
 use crate::symbols::{Location, Symbols};
 
 /// An image and where its names are, which need no [`Images`](super::Images) to be read.

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use super::{JitNames, dump, perf_map};
 use crate::event::Mapping;
+use crate::files::FileSource;
 use crate::guest::ProcessKey;
-use crate::recording::FileSource;
 
 /// A process that generates code.
 #[derive(Debug, Clone, Default)]

@@ -16,7 +16,7 @@ mod writer;
 
 pub use error::{OtherKind, ReadError};
 pub use plain::{PlainSettings, write_plain};
-pub use reader::{FileSource, NoFiles, open, read};
+pub use reader::{open, read};
 pub use recorded::{NameSource, Place, RecordedImage, Recording};
 pub(crate) use writer::is_plain;
 pub use writer::{Clocks, ImageId, SampleRecord, TrackRecord, Writer};

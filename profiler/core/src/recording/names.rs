@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::FileSource;
 use super::changes::Changes;
 use super::recorded::{NameSource, Place, Recording};
 use crate::debug_files;
-use crate::image::ImageError;
+use crate::elf::ImageError;
+use crate::files::FileSource;
 use crate::images::STAND_INS;
 use crate::model::{Frame, Stack, StackEnd};
 use crate::symbols::{Location, Symbols};

@@ -1,7 +1,6 @@
 //! Reads a recording back. Trusts nothing: any bytes give a profile or a sentence.
 
 use std::collections::{BTreeSet, HashMap};
-use std::io::{Cursor, Read};
 
 use prost::Message;
 
@@ -14,10 +13,8 @@ use super::proto::{self, TracePacket};
 use super::recorded::{Place, RecordedImage, Recording};
 use super::{ENDS, MODES, VERSION, WIDTHS, perfetto_path, pieces, version_1};
 use crate::arch::{Architecture, Width};
-use crate::budget::Budget;
-use crate::elf::{ReadAt, read_whole};
-use crate::event::Mapping;
-use crate::guest::{Guest, GuestId, GuestKind, Mode, ProcessKey};
+use crate::files::FileSource;
+use crate::guest::{Guest, GuestId, GuestKind, Mode};
 use crate::model::{Cost, Distribution, Frozen, Origin, Profile, Sample, StackEnd, State, Track};
 use crate::symbols::{INLINE_DEPTH_MAX, Location};
 
@@ -27,56 +24,6 @@ const TRACKS_MAX: usize = 1 << 20;
 const WITH_GUESTS: u32 = 2;
 /// Packets that could not be used are reported one by one up to this many.
 const WARNINGS_MAX: usize = 100;
-
-/// Gives the reader the files that the recording names, if it lacks symbols.
-pub trait FileSource {
-    /// The file, `None` if there is no such file.
-    fn load(&mut self, path: &str) -> Option<Box<dyn ReadAt>>;
-
-    /// The file at a path as a process sees it, `None` if there is no such file. No link leads out of the process's root.
-    fn load_inside(&mut self, _process: ProcessKey, _path: &str) -> Option<Box<dyn ReadAt>> {
-        None
-    }
-
-    /// The very file that a process has mapped, whatever has its path by now or outside of the
-    /// process's own view of the file system. Fails with what to say of the path: "was replaced".
-    fn load_mapped(&mut self, _process: ProcessKey, mapping: &Mapping) -> Result<Box<dyn ReadAt>, String> {
-        self.load(&mapping.path).ok_or_else(|| "cannot be read".to_owned())
-    }
-
-    /// The debug information of a program with this build id, from wherever else there may be some.
-    fn fetch_debug_file(&mut self, _build_id: &[u8]) -> Option<Box<dyn ReadAt>> {
-        None
-    }
-
-    /// The same file from its start, to be read piece by piece; once opened it stays at hand.
-    fn open_mapped(&mut self, process: ProcessKey, mapping: &Mapping) -> Result<Box<dyn Read>, String> {
-        let account = self.budget().account();
-        let whole = read_whole(&*self.load_mapped(process, mapping)?, &account).ok_or("cannot be read")?;
-        Ok(Box::new(Cursor::new(whole)))
-    }
-
-    /// What reading names of these files may cost together: the same for all calls, if it is to have a meaning.
-    fn budget(&self) -> Budget {
-        Budget::default()
-    }
-
-    /// The perf map of a process (`/tmp/perf-PID.map` as the process sees it) from its start, `None` if there is none;
-    /// once opened it stays at hand. Fails with what to say of the file: "belongs to another user".
-    fn open_perf_map(&mut self, _process: ProcessKey) -> Result<Option<Box<dyn Read>>, String> {
-        Ok(None)
-    }
-}
-
-/// No files: addresses without a symbol in the recording stay addresses.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct NoFiles;
-
-impl FileSource for NoFiles {
-    fn load(&mut self, _path: &str) -> Option<Box<dyn ReadAt>> {
-        None
-    }
-}
 
 fn text(bytes: &Option<Vec<u8>>) -> String {
     String::from_utf8_lossy(bytes.as_deref().unwrap_or_default()).into_owned()

@@ -13,8 +13,8 @@ use object::{Object, ObjectSection};
 use super::filter::Filter;
 use super::raw::Function;
 use crate::budget::Account;
+use crate::elf::ImageError;
 use crate::elf::{Parts, ReadAt, parse_elf, section_bytes};
-use crate::image::ImageError;
 use crate::symbols::Symbols;
 
 /// The section that has the table.

@@ -3,13 +3,14 @@
 use crate::common::{compile, process, segment, track};
 use glass_profile::elf::ReadAt;
 use glass_profile::event::{Event, Mapping, Placement, RawSample};
+use glass_profile::files::{FileSource, NoFiles};
 use glass_profile::guest::{Mode, SpaceId};
 use glass_profile::image::Image;
 use glass_profile::model::{Cost, Origin, StackEnd, State};
 use glass_profile::recorder::Recorder;
 use glass_profile::recording::{
-    Clocks, FileSource, ImageId, NameSource, NoFiles, OtherKind, PlainSettings, ReadError, Recording, SampleRecord,
-    Writer, open, write_plain,
+    Clocks, ImageId, NameSource, OtherKind, PlainSettings, ReadError, Recording, SampleRecord, Writer, open,
+    write_plain,
 };
 use glass_profile::symbols::Location;
 use glass_tests::folder::Folder;

@@ -6,13 +6,14 @@ use glass_profile::arch::x86_64::Registers;
 use glass_profile::arch::{Architecture, Width};
 use glass_profile::elf::ReadAt;
 use glass_profile::event::{Event, Mapping, Placement, RawSample, Segment};
+use glass_profile::files::{FileSource, NoFiles};
 use glass_profile::guest::{
     Guest, GuestId, GuestKind, Mode, Process, ProcessId, ProcessKey, ProgramSince, SpaceId, Thread, ThreadId,
 };
 use glass_profile::images::Part;
 use glass_profile::model::{Cost, Losses, Origin, Profile, SegmentOf, StackEnd, State};
 use glass_profile::recorder::Recorder;
-use glass_profile::recording::{Clocks, FileSource, NoFiles, SampleRecord, TrackRecord, Writer, read};
+use glass_profile::recording::{Clocks, SampleRecord, TrackRecord, Writer, read};
 use proptest::prelude::*;
 
 const CLOCKS: Clocks = Clocks { monotonic_ns: 1_000, boottime_ns: 51_000, realtime_ns: 0 };

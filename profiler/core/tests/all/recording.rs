@@ -4,13 +4,12 @@ use crate::common::{compile, segment, track, vm};
 use glass_profile::arch::{Architecture, Width};
 use glass_profile::elf::ReadAt;
 use glass_profile::event::{Event, Mapping, Placement, RawSample};
+use glass_profile::files::{FileSource, NoFiles};
 use glass_profile::guest::{Guest, GuestId, GuestKind, Mode, SpaceId};
 use glass_profile::images::Part;
 use glass_profile::model::{Cost, Distribution, Frozen, Losses, Origin, Profile, StackEnd, State, Track};
 use glass_profile::recorder::Recorder;
-use glass_profile::recording::{
-    Clocks, FileSource, ImageId, NoFiles, ReadError, SampleRecord, TrackRecord, Writer, read,
-};
+use glass_profile::recording::{Clocks, ImageId, ReadError, SampleRecord, TrackRecord, Writer, read};
 use glass_profile::symbols::Location;
 use glass_tests::folder::Folder;
 use proptest::prelude::*;

@@ -5,6 +5,7 @@ use crate::common::{process, segment, vm};
 use glass_profile::arch::Width;
 use glass_profile::arch::x86_64::Registers;
 use glass_profile::event::{Event, RawSample, Segment};
+use glass_profile::files::NoFiles;
 use glass_profile::guest::{GuestId, GuestKind, Mode, SpaceId};
 use glass_profile::image::Image;
 use glass_profile::images::{Images, JoinedStack};
@@ -12,7 +13,7 @@ use glass_profile::map::SymbolMap;
 use glass_profile::model::{Cost, Frozen, Origin, Profile, StackEnd, State};
 use glass_profile::program::{NamesFrom, Parts, Program};
 use glass_profile::recorder::Recorder;
-use glass_profile::recording::{Clocks, NoFiles, read};
+use glass_profile::recording::{Clocks, read};
 use std::sync::Arc;
 
 /// A kernel of which a map names two functions of 16 bytes, without any unwind tables.

@@ -3,12 +3,13 @@
 use crate::common::compile;
 use glass_profile::arch::x86_64::Registers;
 use glass_profile::budget::Account;
+use glass_profile::elf::ImageError;
 use glass_profile::elf::ReadAt;
 use glass_profile::event::{Event, Mapping, Placement, RawSample, Segment};
+use glass_profile::files::FileSource;
 use glass_profile::guest::{GuestId, SpaceId};
-use glass_profile::image::{Image, ImageError};
+use glass_profile::image::Image;
 use glass_profile::images::Images;
-use glass_profile::recording::FileSource;
 use glass_profile::symbols::{Location, Symbols};
 use glass_tests::folder::Folder;
 use glass_tests::programs::skip;

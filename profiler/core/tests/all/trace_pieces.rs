@@ -1,7 +1,8 @@
 //! Traces in recordings: reading returns what was written, and the whole parts of a cut or changed file.
 
+use glass_profile::files::NoFiles;
 use glass_profile::model::{Cost, Origin};
-use glass_profile::recording::{Clocks, NoFiles, PlainSettings, Recording, Writer, open, write_plain};
+use glass_profile::recording::{Clocks, PlainSettings, Recording, Writer, open, write_plain};
 use glass_profile::trace::raw::{ClockPoint, Function, Piece, RawChunk, RawTrace, Words};
 use proptest::prelude::*;
 

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use crate::common::{segment, vm};
 use glass_profile::event::{Event, RawSample};
+use glass_profile::files::NoFiles;
 use glass_profile::guest::{GuestId, Mode, SpaceId};
 use glass_profile::image::Image;
 use glass_profile::map::SymbolMap;
 use glass_profile::model::{Cost, Origin};
 use glass_profile::program::{NamesFrom, Parts, Program};
 use glass_profile::recorder::Recorder;
-use glass_profile::recording::{Clocks, NoFiles, read};
+use glass_profile::recording::{Clocks, read};
 
 fn place(name: &str, range: Range<u64>, is_whole: bool) -> Event {
     place_of(name, range, is_whole, false)

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use glass_profile::budget::{Budget, Meters, NAMES};
 use glass_profile::elf::ReadAt;
 use glass_profile::event::{FileIdentity, Mapping};
+use glass_profile::files::FileSource;
 use glass_profile::guest::ProcessKey;
-use glass_profile::recording::FileSource;
 
 use crate::files::debuginfod::Debuginfod;
 use crate::files::mapped::{VDSO, cannot_be_read, open_mapped, open_path, read_vdso};

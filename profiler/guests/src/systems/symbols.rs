@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use glass_formats as formats;
 use glass_profile::arch::x86_64::orc::OrcTable;
+use glass_profile::elf::ImageError;
 use glass_profile::elf::ReadAt;
-use glass_profile::image::{Image, ImageError};
+use glass_profile::image::Image;
 use glass_profile::map::SymbolMap;
 use glass_profile::program::{NamesFrom, Parts, Program};
 use glass_profile::symbols;

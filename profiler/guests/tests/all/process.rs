@@ -120,7 +120,7 @@ fn record_whatever(process: Result<Process, GuestError>) -> Option<Profile> {
     let cost = Cost { samples_wanted: counts.wanted, samples_lost: counts.lost, ..Default::default() };
     let end = read_clocks().monotonic_ns;
     let (cost, bytes) = recorder.finish(&cost, end, &mut *files.borrow_mut(), || 0).unwrap();
-    let profile = recording::read(&bytes, &mut recording::NoFiles).unwrap();
+    let profile = recording::read(&bytes, &mut files::NoFiles).unwrap();
     assert_eq!(profile.cost, cost);
     assert_eq!(profile.samples.len() as u64, cost.samples_taken);
     Some(profile)

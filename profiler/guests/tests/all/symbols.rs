@@ -10,9 +10,9 @@ use glass_guests::backends::gdbstub::QemuVm;
 use glass_guests::backends::paced::Paced;
 use glass_guests::{Flow, GuestError, Source, SymbolFile, VmSettings};
 use glass_profile::event::Event;
+use glass_profile::files::NoFiles;
 use glass_profile::images::Images;
 use glass_profile::model::StackEnd;
-use glass_profile::recording::NoFiles;
 
 const TCG: &[&str] = &["-accel", "tcg", "-cpu", "max"];
 const FRAME_POINTERS: [&str; 2] = ["-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables"];

@@ -2,7 +2,8 @@
 //! was then. The recordings are never written anew; the text is, with `GLASS_GOLDEN=write`, where reports change.
 
 use crate::support::profiles::compare_golden;
-use glass_profile::recording::{NoFiles, Recording, open};
+use glass_profile::files::NoFiles;
+use glass_profile::recording::{Recording, open};
 use glass_profile::trace;
 
 const ROWS: usize = 20;

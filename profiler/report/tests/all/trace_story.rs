@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::support::browser::Browser;
 use crate::support::trace_view::ready;
 use flate2::read::GzDecoder;
-use glass_profile::recording::{NoFiles, open as open_recording};
+use glass_profile::files::NoFiles;
+use glass_profile::recording::open as open_recording;
 use glass_profile::trace::build;
 use serde_json::{Value, json};
 

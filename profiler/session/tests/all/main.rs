@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fake::{Collector, FakeSource, Then};
 use glass_guests::{Flow, GuestError};
 use glass_profile::event::Event;
-use glass_profile::recording::NoFiles;
+use glass_profile::files::NoFiles;
 use glass_session::{End, Outcome, Recording, Session, Sources, Status, Wish};
 
 /// Wide: a test that waits for so long has failed.

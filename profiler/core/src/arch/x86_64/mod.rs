@@ -1,14 +1,9 @@
-//! x86-64: registers, modes, unwinding and page tables.
+//! x86-64: registers, modes, unwind tables and page tables.
 
 pub mod mode;
 pub mod orc;
 pub mod paging;
-pub mod skid;
-mod unwind;
-
-pub(crate) use unwind::{Cache, Tables, unwind};
-
-use crate::unwind::AddressSpace;
+pub(crate) mod tables;
 
 /// The registers that unwinding needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -28,14 +23,4 @@ impl Registers {
         let Registers { rip, rsp, rbp } = self;
         Registers { rip: rip.wrapping_add(code), rsp: rsp.wrapping_add(stack), rbp: rbp.wrapping_add(stack) }
     }
-}
-
-/// The target of the direct call that ends at `address`, if there is one.
-pub fn target_of_call_before(space: &AddressSpace, address: u64) -> Option<u64> {
-    const CALL: u8 = 0xe8;
-    const CALL_BYTES: usize = 5;
-    let [CALL, offset @ ..] = space.code::<CALL_BYTES>(address.wrapping_sub(CALL_BYTES as u64))? else {
-        return None;
-    };
-    Some(address.wrapping_add_signed(i64::from(i32::from_le_bytes(offset))))
 }

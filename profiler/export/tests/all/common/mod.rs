@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 
 use glass_export::{Format, Options, States};
 use glass_profile::arch::Architecture;
+use glass_profile::files::NoFiles;
 use glass_profile::guest::{Guest, GuestId, GuestKind, Mode};
 use glass_profile::images::Part;
 use glass_profile::model::{Cost, Distribution, Origin, StackEnd, State};
-use glass_profile::recording::{Clocks, ImageId, NoFiles, Recording, SampleRecord, TrackRecord, Writer, open};
+use glass_profile::recording::{Clocks, ImageId, Recording, SampleRecord, TrackRecord, Writer, open};
 use glass_profile::symbols::Location;
 use glass_profile::tree::Tree;
 

@@ -3,7 +3,8 @@
 use std::fs;
 use std::sync::Arc;
 
-use glass_profile::image::{Image, ImageError};
+use glass_profile::elf::ImageError;
+use glass_profile::image::Image;
 use glass_profile::images::KERNEL_NAME;
 use glass_profile::map::SymbolMap;
 use glass_profile::program::{NamesFrom, Parts, Program};

@@ -1,63 +1,21 @@
-//! Unwinding of 64-bit code.
+//! Unwinding of x86-64 code of 64 bits.
 //!
 //! Unwind tables (`.eh_frame`, `.debug_frame`, Linux's ORC) first; where there is no entry for an address, frame
 //! pointers, with a check of the instruction in the innermost function: before `push rbp`, after it
 //! and at `ret` the frame pointer still or already belongs to the caller; in assembly without a
 //! frame it always does.
 
-use std::sync::Arc;
+use framehop::x86_64::{CacheX86_64, Reg, UnwindRegsX86_64};
+use framehop::{FrameAddress, Unwinder as _};
 
-use framehop::x86_64::{CacheX86_64, Reg, UnwindRegsX86_64, UnwinderX86_64};
-use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
-
-use super::orc::{OrcRegisters, OrcStep};
-use super::{Registers, target_of_call_before};
-use crate::image::Image;
+use super::{AddressSpace, CallChain, DEPTH_MAX, Placed, StackMemory};
+use crate::arch::x86_64::Registers;
+use crate::arch::x86_64::orc::{OrcRegisters, OrcStep};
 use crate::model::StackEnd;
-use crate::unwind::{AddressSpace, CallChain, DEPTH_MAX, Placed, StackMemory};
 
 /// Unwind rules that were used lately.
 #[derive(Default)]
 pub(crate) struct Cache(Box<CacheX86_64>);
-
-/// The unwind tables of an image, at the addresses that it was linked for: those of a C library serve every process
-/// that has it. Indexed when they are first used, which takes 8 bytes for each function.
-#[derive(Default)]
-pub(crate) struct Tables {
-    /// By `.eh_frame`, and by `.debug_frame`: framehop uses only one table of an image.
-    eh: UnwinderX86_64<Arc<[u8]>>,
-    debug: UnwinderX86_64<Arc<[u8]>>,
-}
-
-impl Tables {
-    pub(crate) fn of(image: &Image) -> Tables {
-        let linked = image.linked_range();
-        let module = |sections| Module::new(String::new(), linked.clone(), linked.start, sections);
-        let mut tables = Tables::default();
-        if let Some((svma, data)) = &image.frames.eh_frame {
-            tables.eh.add_module(module(ExplicitModuleSectionInfo {
-                base_svma: linked.start,
-                eh_frame_svma: Some(svma.clone()),
-                eh_frame: Some(data.clone()),
-                ..Default::default()
-            }));
-        }
-        if let Some(data) = &image.frames.debug_frame {
-            tables.debug.add_module(module(ExplicitModuleSectionInfo {
-                base_svma: linked.start,
-                debug_frame: Some(data.clone()),
-                ..Default::default()
-            }));
-        }
-        tables
-    }
-}
-
-impl std::fmt::Debug for Tables {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Tables")
-    }
-}
 
 /// Unwinds from `registers` through pieces of memory.
 pub(crate) fn unwind(
@@ -220,4 +178,14 @@ fn caller_by_frame_pointer(
     registers.set(Reg::RBP, caller_frame);
     registers.set_ip(return_address);
     Ok((return_address != 0).then_some(return_address))
+}
+
+/// The target of the direct call that ends at `address`, if there is one.
+pub fn target_of_call_before(space: &AddressSpace, address: u64) -> Option<u64> {
+    const CALL: u8 = 0xe8;
+    const CALL_BYTES: usize = 5;
+    let [CALL, offset @ ..] = space.code::<CALL_BYTES>(address.wrapping_sub(CALL_BYTES as u64))? else {
+        return None;
+    };
+    Some(address.wrapping_add_signed(i64::from(i32::from_le_bytes(offset))))
 }

@@ -6,9 +6,10 @@
 //! this, all the time of a function that is one block (a write to a device and its return) would count
 //! for its caller.
 
-use super::{Registers, target_of_call_before};
+use super::x86_64::target_of_call_before;
+use super::{AddressSpace, CallChain, StackMemory, UnwindCache};
+use crate::arch::x86_64::Registers;
 use crate::event::Skid;
-use crate::unwind::{AddressSpace, CallChain, StackMemory, UnwindCache};
 
 /// Unwinds from the corrected registers.
 pub(crate) fn unwind(

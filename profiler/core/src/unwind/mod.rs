@@ -1,11 +1,14 @@
 //! Unwinds registers and a copied piece of stack to a chain of return addresses.
 //!
-//! The code that depends on the processor is in [`arch`](crate::arch).
+//! The code that depends on the processor is in a module for each.
+
+pub mod skid;
+pub mod x86_64;
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::arch::{Registers, x86_64};
+use crate::arch::Registers;
 use crate::image::Image;
 use crate::model::StackEnd;
 
