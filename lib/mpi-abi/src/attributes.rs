@@ -1,13 +1,11 @@
 //! Attributes: values that a program attaches to communicators and datatypes, with functions for copying and deleting them.
 
-use crate::global::{self, Keyval, comm, objects, world};
+use crate::global::{self, comm, objects, world};
 use crate::handles::{COMM_SELF, COMM_WORLD, Handle, TAG_UB};
+use crate::objects::{Attributes, Keyval};
 use alloc::vec::Vec;
 use core::ffi::{c_int, c_void};
 use glass_mpi::Error;
-
-/// Keys and values in the order in which they were attached.
-pub type Attributes = Vec<(c_int, usize)>;
 
 /// Keys of the program begin here.
 const KEYVAL_FIRST: c_int = 10_000;
@@ -226,13 +224,13 @@ mpi! {
         remove(owner, || comm(owner).map(|comm| &mut comm.attributes), key)
     }
     fn MPI_Type_set_attr(owner: Handle, key: c_int, value: usize) on COMM_SELF; {
-        set(owner, || crate::datatypes::attributes(owner), key, value)
+        set(owner, || global::attributes(owner), key, value)
     }
     fn MPI_Type_get_attr(owner: Handle, key: c_int, value: *mut usize, flag: *mut c_int) on COMM_SELF; {
-        get(crate::datatypes::attributes(owner)?, key, value, flag)
+        get(global::attributes(owner)?, key, value, flag)
     }
     fn MPI_Type_delete_attr(owner: Handle, key: c_int) on COMM_SELF; {
-        remove(owner, || crate::datatypes::attributes(owner), key)
+        remove(owner, || global::attributes(owner), key)
     }
 }
 

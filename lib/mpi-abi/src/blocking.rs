@@ -280,12 +280,12 @@ mpi! {
 
     fn MPI_Comm_iflush_buffer(comm: Handle, request: *mut Handle) on comm; {
         core_of(comm)?;
-        *request = crate::requests::add(crate::requests::Pending::done(Status::EMPTY));
+        *request = crate::requests::add(crate::objects::Pending::done(Status::EMPTY));
         Ok(())
     }
 
     fn MPI_Buffer_iflush(request: *mut Handle) on crate::handles::COMM_SELF; {
-        *request = crate::requests::add(crate::requests::Pending::done(Status::EMPTY));
+        *request = crate::requests::add(crate::objects::Pending::done(Status::EMPTY));
         Ok(())
     }
 

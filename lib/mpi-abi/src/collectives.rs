@@ -1,11 +1,12 @@
 //! Collective operations: blocking, as requests, and as persistent requests, of one description each.
 
 use crate::datatypes::buffer;
-use crate::errors::slice_of;
 use crate::global::{core_of, world};
 use crate::handles::{Count, Handle, IN_PLACE};
+use crate::memory::slice_of;
+use crate::objects::Pending;
 use crate::operations::operation;
-use crate::requests::{self, Pending};
+use crate::requests::{self};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ffi::{c_int, c_void};

@@ -1,11 +1,12 @@
 //! Communicators: what they are, and how new ones are made.
 
 use crate::attributes;
-use crate::errors::{put_text, text_of};
 use crate::global::{add_comm, comm, core_of, find, objects, world};
 use crate::groups::{group, number_of};
 use crate::handles::{COMM_NULL, COMM_SELF, COMM_WORLD, Handle, Kind, UNDEFINED};
-use crate::requests::{self, Pending};
+use crate::memory::{put_text, text_of};
+use crate::objects::Pending;
+use crate::requests::{self};
 use alloc::rc::Rc;
 use core::ffi::{c_char, c_int};
 use glass_mpi::{Communicator, Error, Status};

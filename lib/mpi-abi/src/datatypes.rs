@@ -1,9 +1,10 @@
 //! Datatypes: the predefined ones by the standard's numbers, and those that programs make of them.
 
-use crate::attributes::{self, Attributes};
-use crate::errors::{put_text, slice_of, text_of};
-use crate::global::{find, objects};
-use crate::handles::{COMM_SELF, Count, DATATYPE_NULL, Handle, Kind, handle_of};
+use crate::attributes;
+use crate::global::{datatype, find, objects};
+use crate::handles::{COMM_SELF, Count, DATATYPE_NULL, Handle, Kind, TYPE_FIRST, TYPES, handle_of};
+use crate::memory::{put_text, slice_of, text_of};
+use crate::objects::{Recipe, Type};
 use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -11,10 +12,6 @@ use core::ffi::{c_char, c_int, c_void};
 use glass_mpi::{Base, Basic, Buffer, Datatype, Error, Part, Value};
 
 const NAME_ROOM: usize = 128;
-/// Numbers of predefined types lie from here on.
-const FIRST: Handle = 0x200;
-const COUNT: usize = 0x100;
-
 /// How a type was made, in the numbers of the standard.
 const NAMED: c_int = 101;
 const DUP: c_int = 102;
@@ -30,28 +27,6 @@ const SUBARRAY: c_int = 111;
 const RESIZED: c_int = 116;
 const ORDER_C: c_int = 12;
 const ORDER_FORTRAN: c_int = 15;
-
-/// How a type was made: what `MPI_Type_get_contents` returns.
-#[derive(Default)]
-pub struct Recipe {
-    combiner: c_int,
-    integers: Vec<i64>,
-    addresses: Vec<i64>,
-    types: Vec<Type>,
-    /// Which of the numbers are counts, by their variant for large counts.
-    is_large: bool,
-}
-
-/// A datatype and what C attaches to it.
-#[derive(Clone)]
-pub struct Type {
-    pub core: Rc<Datatype>,
-    recipe: Rc<Recipe>,
-    name: Vec<u8>,
-    attributes: Attributes,
-    /// The standard's number, if it has one.
-    number: Option<Handle>,
-}
 
 /// Number, content and name of each predefined type that this library has.
 const PREDEFINED: [(Handle, Basic, &str); 70] = [
@@ -131,29 +106,13 @@ const PREDEFINED: [(Handle, Basic, &str); 70] = [
 /// Makes the predefined types.
 pub fn define() {
     let predefined = &mut objects().predefined;
-    predefined.resize(COUNT, None);
+    predefined.resize(TYPES, None);
     for (number, basic, name) in PREDEFINED {
         let recipe = Rc::new(Recipe { combiner: NAMED, ..Recipe::default() });
         let core = Rc::new(Datatype::of(basic));
         let (name, attributes) = (name.as_bytes().to_vec(), Vec::new());
-        predefined[number - FIRST] = Some(Type { core, recipe, name, attributes, number: Some(number) });
+        predefined[number - TYPE_FIRST] = Some(Type { core, recipe, name, attributes, number: Some(number) });
     }
-}
-
-/// The datatype of a handle.
-#[inline]
-pub fn datatype(handle: Handle) -> Result<&'static mut Type, Error> {
-    let objects = objects();
-    let found = match handle.checked_sub(FIRST) {
-        Some(index @ 1..COUNT) => objects.predefined.get_mut(index).and_then(Option::as_mut),
-        _ => find(&mut objects.types, Kind::Datatype, handle).map(|(_, found)| found),
-    };
-    found.ok_or(Error::Type)
-}
-
-/// The attributes of a datatype.
-pub fn attributes(handle: Handle) -> Result<&'static mut Attributes, Error> {
-    datatype(handle).map(|found| &mut found.attributes)
 }
 
 /// A buffer of the program.
@@ -161,7 +120,7 @@ pub fn attributes(handle: Handle) -> Result<&'static mut Attributes, Error> {
 pub unsafe fn buffer<C: Count>(start: *const c_void, count: C, handle: Handle) -> Result<Buffer, Error> {
     let core = &datatype(handle)?.core;
     let count = count.size()?;
-    if start.is_null() && count > 0 && core.true_extent() > 0 && handle < FIRST + COUNT {
+    if start.is_null() && count > 0 && core.true_extent() > 0 && handle < TYPE_FIRST + TYPES {
         return Err(Error::Buffer);
     }
     // SAFETY: the program's promise, as the standard has it.
@@ -457,7 +416,7 @@ mpi! {
         let copies = attributes::copied(old, &child.attributes)?;
         let core = (*child.core).clone();
         let handle = add(core, Recipe { combiner: DUP, types: vec![child], ..Recipe::default() });
-        *attributes(handle)? = copies;
+        *crate::global::attributes(handle)? = copies;
         *new = handle;
         Ok(())
     }

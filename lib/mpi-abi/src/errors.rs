@@ -1,13 +1,14 @@
 //! Errors: what each communicator does with them, and their texts.
 
-use crate::global::{self, Handler, find, host, objects};
+use crate::global::{self, end_all, find, host, objects};
 use crate::handles::{
     COMM_SELF, ERRHANDLER_NULL, ERRORS_ABORT, ERRORS_ARE_FATAL, ERRORS_RETURN, Handle, Kind, handle_of,
 };
+use crate::memory::{put_text, text_of};
+use crate::objects::Handler;
 use alloc::format;
 use alloc::vec::Vec;
 use core::ffi::{c_char, c_int};
-use core::slice;
 use core::sync::atomic::{AtomicI32, Ordering};
 use glass_mpi::Error;
 
@@ -40,7 +41,7 @@ fn raise_code(on: Handle, code: c_int) -> c_int {
             let text = Error::from_code(code).map_or("error of the program", Error::text);
             let rank = global::world().map_or(0, |world| world.rank());
             host().print(&format!("MPI: rank {rank}: {text} (error {code})"));
-            crate::job::end_all(code);
+            end_all(code);
         }
         other => {
             let function = find(&mut objects().handlers, Kind::Errhandler, other).map(|(_, function)| *function);
@@ -65,23 +66,6 @@ fn class_of(code: c_int) -> Result<c_int, Error> {
 fn own_code(code: c_int) -> Result<&'static mut (c_int, Vec<u8>), Error> {
     let index = usize::try_from(code - CODES_FIRST).map_err(|_| Error::Arg)?;
     objects().codes.get_mut(index).and_then(Option::as_mut).ok_or(Error::Arg)
-}
-
-/// Writes a text and its end; `room` bytes are there.
-pub unsafe fn put_text(text: &[u8], to: *mut c_char, length: *mut c_int, room: usize) {
-    let count = text.len().min(room - 1);
-    unsafe {
-        core::ptr::copy_nonoverlapping(text.as_ptr().cast(), to, count);
-        *to.add(count) = 0;
-        if !length.is_null() {
-            *length = count as c_int;
-        }
-    }
-}
-
-/// The bytes of a text of the program.
-pub unsafe fn text_of(text: *const c_char) -> Vec<u8> {
-    unsafe { core::ffi::CStr::from_ptr(text) }.to_bytes().to_vec()
 }
 
 mpi! {
@@ -178,9 +162,4 @@ fn forget(code: c_int) -> Result<(), Error> {
     let index = usize::try_from(code - CODES_FIRST).map_err(|_| Error::Arg)?;
     objects().codes[index] = None;
     Ok(())
-}
-
-/// The `count` values at `start`.
-pub unsafe fn slice_of<'a, T>(start: *const T, count: usize) -> &'a [T] {
-    if count == 0 { &[] } else { unsafe { slice::from_raw_parts(start, count) } }
 }

@@ -2,16 +2,14 @@
 //!
 //! They are apart because a function of the program that an operation calls may look at objects while the engine runs.
 
-use crate::attributes::Attributes;
-use crate::handles::{COMM_SELF, COMM_WORLD, Handle, Kind, handle_of, id_of};
-use crate::requests::Pending;
+use crate::handles::{COMM_SELF, COMM_WORLD, Handle, Kind, TYPE_FIRST, TYPES, handle_of, id_of};
+use crate::objects::{Attributes, Comm, Objects, Type};
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::string::String;
-use alloc::vec::Vec;
 use core::cell::UnsafeCell;
-use core::ffi::{c_int, c_void};
-use glass_mpi::{Communicator, Error, Fabric, Group, Id, Message, Segment, Slab, World};
+
+use glass_mpi::{Communicator, Error, Fabric, Id, Segment, Slab, World};
 
 /// What the C functions need of the place where they run.
 pub trait Host: Sync {
@@ -42,48 +40,6 @@ unsafe extern "Rust" {
 /// The host.
 pub fn host() -> &'static dyn Host {
     glass_mpi_host()
-}
-
-/// A communicator and what C attaches to it.
-pub struct Comm {
-    pub core: Rc<Communicator>,
-    pub errhandler: Handle,
-    pub name: Vec<u8>,
-    pub attributes: Attributes,
-    pub info: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Memory that the program attached for buffered sends.
-    pub buffer: (usize, i64),
-}
-
-/// An error handler of the program.
-pub type Handler = unsafe extern "C" fn(*mut Handle, *mut c_int, ...);
-
-/// A key of attributes.
-pub struct Keyval {
-    pub copy: usize,
-    pub delete: usize,
-    pub extra: *mut c_void,
-    pub is_freed: bool,
-}
-
-/// The objects behind the handles.
-#[derive(Default)]
-pub struct Objects {
-    pub comms: Slab<Comm>,
-    pub groups: Slab<Rc<Group>>,
-    pub types: Slab<crate::datatypes::Type>,
-    pub predefined: Vec<Option<crate::datatypes::Type>>,
-    pub operations: Slab<glass_mpi::Operation>,
-    pub requests: Slab<Pending>,
-    pub handlers: Slab<Handler>,
-    pub keyvals: Vec<Keyval>,
-    pub infos: Slab<Vec<(Vec<u8>, Vec<u8>)>>,
-    pub messages: Slab<(Message, Rc<Communicator>)>,
-    /// Error codes of the program: class and text, or nothing where one was removed.
-    pub codes: Vec<Option<(c_int, Vec<u8>)>>,
-    pub buffer: (usize, i64),
-    /// Handles that have a number for Fortran.
-    pub numbered: Vec<Handle>,
 }
 
 /// Where the life of MPI stands.
@@ -190,4 +146,28 @@ pub fn add_comm(core: Rc<Communicator>, errhandler: Handle) -> Handle {
     let (name, attributes, info, buffer) = Default::default();
     let comm = Comm { core, errhandler, name, attributes, info, buffer };
     handle_of(Kind::Communicator, objects().comms.insert(comm))
+}
+
+/// The datatype of a handle.
+#[inline]
+pub fn datatype(handle: Handle) -> Result<&'static mut Type, Error> {
+    let objects = objects();
+    let found = match handle.checked_sub(TYPE_FIRST) {
+        Some(index @ 1..TYPES) => objects.predefined.get_mut(index).and_then(Option::as_mut),
+        _ => find(&mut objects.types, Kind::Datatype, handle).map(|(_, found)| found),
+    };
+    found.ok_or(Error::Type)
+}
+
+/// The attributes of a datatype.
+pub fn attributes(handle: Handle) -> Result<&'static mut Attributes, Error> {
+    datatype(handle).map(|found| &mut found.attributes)
+}
+
+/// Ends all ranks and this one.
+pub fn end_all(code: i32) -> ! {
+    if let Ok(world) = world() {
+        world.header().abort(world.rank(), code);
+    }
+    host().exit(if code & 0xff == 0 { 1 } else { code & 0xff })
 }

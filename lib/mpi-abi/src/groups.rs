@@ -1,8 +1,8 @@
 //! Groups: sets of ranks in an order.
 
-use crate::errors::slice_of;
 use crate::global::{core_of, find, objects, world};
 use crate::handles::{COMM_SELF, GROUP_EMPTY, GROUP_NULL, Handle, Kind, PROC_NULL, UNDEFINED, handle_of};
+use crate::memory::slice_of;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ffi::c_int;

@@ -90,3 +90,7 @@ impl Count for i64 {
         number
     }
 }
+
+/// Numbers of predefined types lie from here on.
+pub const TYPE_FIRST: Handle = 0x200;
+pub const TYPES: usize = 0x100;

@@ -1,8 +1,8 @@
 //! Info objects: texts by key.
 
-use crate::errors::{put_text, text_of};
 use crate::global::{comm, find, objects};
 use crate::handles::{COMM_SELF, Handle, INFO_ENV, INFO_NULL, Kind, handle_of};
+use crate::memory::{put_text, text_of};
 use alloc::vec::Vec;
 use core::ffi::{c_char, c_int};
 use glass_mpi::Error;

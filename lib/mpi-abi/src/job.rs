@@ -1,8 +1,9 @@
 //! The life of MPI in this rank: joining, leaving, aborting, and what it reports of itself.
 
-use crate::errors::put_text;
-use crate::global::{self, Comm, Life, host, life, objects, set_life, set_world, world};
+use crate::global::{self, Life, end_all, host, life, objects, set_life, set_world, world};
 use crate::handles::{COMM_SELF, COMM_WORLD, ERRORS_ARE_FATAL, Handle};
+use crate::memory::put_text;
+use crate::objects::Comm;
 use crate::{attributes, datatypes};
 use alloc::alloc::{Layout, alloc, dealloc};
 use alloc::format;
@@ -47,14 +48,6 @@ fn join() -> Result<(), Error> {
     add(alone, b"MPI_COMM_SELF", ERRORS_ARE_FATAL);
     set_life(Life::Inside);
     Ok(())
-}
-
-/// Ends all ranks and this one.
-pub fn end_all(code: i32) -> ! {
-    if let Ok(world) = world() {
-        world.header().abort(world.rank(), code);
-    }
-    host().exit(if code & 0xff == 0 { 1 } else { code & 0xff })
 }
 
 mpi! {

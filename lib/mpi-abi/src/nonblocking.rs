@@ -6,7 +6,8 @@ use crate::blocking::{
 use crate::datatypes::buffer;
 use crate::global::core_of;
 use crate::handles::{COMM_SELF, Count, Handle, MESSAGE_NO_PROC, MESSAGE_NULL};
-use crate::requests::{self, Pending};
+use crate::objects::Pending;
+use crate::requests::{self};
 use alloc::rc::Rc;
 use core::ffi::{c_int, c_void};
 use glass_mpi::{Error, Mode, Source, Status};

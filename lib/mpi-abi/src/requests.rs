@@ -1,50 +1,13 @@
 //! Requests as C sees them: operations in progress, persistent ones between their starts, and waiting for one, some or all.
 
-use crate::errors::slice_of;
 use crate::global::{find, objects, world};
 use crate::handles::{COMM_SELF, Handle, Kind, REQUEST_NULL, UNDEFINED, handle_of};
+use crate::memory::slice_of;
+use crate::objects::{Pending, Stage};
 use crate::status::{RawStatus, put, put_error};
-use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ffi::c_int;
-use glass_mpi::{Error, Id, Status};
-
-/// Begins the operation of a persistent request.
-pub type Start = dyn Fn() -> Result<Pending, Error>;
-
-/// Where an operation stands.
-#[derive(Clone, Copy)]
-enum Stage {
-    /// A persistent request that is not started.
-    Inactive,
-    Running(Id),
-    Done(Status),
-}
-
-/// A request of the program.
-pub struct Pending {
-    stage: Stage,
-    /// Whether it received from no rank, which its status shows.
-    pub is_nobody: bool,
-    persistent: Option<Rc<Start>>,
-}
-
-impl Pending {
-    /// An operation of the engine.
-    pub fn running(id: Id) -> Pending {
-        Pending { stage: Stage::Running(id), is_nobody: false, persistent: None }
-    }
-
-    /// One that is over.
-    pub fn done(status: Status) -> Pending {
-        Pending { stage: Stage::Done(status), is_nobody: false, persistent: None }
-    }
-
-    /// One that can be started again and again.
-    pub fn persistent(start: Rc<Start>) -> Pending {
-        Pending { stage: Stage::Inactive, is_nobody: false, persistent: Some(start) }
-    }
-}
+use glass_mpi::{Error, Status};
 
 /// Keeps a request.
 pub fn add(pending: Pending) -> Handle {

@@ -1,6 +1,6 @@
 //! `MPI_Status` in the standard's layout, and what can be read of it.
 
-use crate::datatypes::datatype;
+use crate::global::datatype;
 use crate::handles::{ANY_SOURCE, ANY_TAG, COMM_SELF, Count, Handle, PROC_NULL, UNDEFINED};
 use core::ffi::c_int;
 use glass_mpi::{Error, Status};

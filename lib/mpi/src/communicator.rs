@@ -1,6 +1,7 @@
 //! New communicators: their members agree on a number that none of them has used.
 
-use crate::datatype::{Basic, Datatype};
+use crate::basic::Basic;
+use crate::datatype::Datatype;
 use crate::error::Error;
 use crate::group::{Communicator, Group};
 use crate::operation::{Operation, Predefined};

@@ -9,14 +9,17 @@ extern crate alloc;
 #[cfg(any(test, loom))]
 extern crate std;
 
+mod basic;
 mod collective;
 mod communicator;
 pub mod datatype;
 mod error;
+mod events;
 mod fabric;
 mod group;
 mod operation;
 mod plan;
+mod plans;
 mod receive;
 mod request;
 mod send;
@@ -27,8 +30,9 @@ pub mod trace;
 pub mod typed;
 mod world;
 
+pub use basic::{Basic, Value};
 pub use collective::Parts;
-pub use datatype::{Basic, Datatype, Part, Value};
+pub use datatype::{Datatype, Part};
 pub use error::Error;
 pub use fabric::Fabric;
 pub use group::{Communicator, Comparison, Group};

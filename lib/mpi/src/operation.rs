@@ -1,6 +1,7 @@
 //! Operations of reductions: the predefined ones on each predefined type that the standard allows, and the program's own.
 
-use crate::datatype::{Basic, Datatype, Value};
+use crate::basic::{Basic, Value};
+use crate::datatype::Datatype;
 use crate::error::Error;
 use crate::sys::each;
 use alloc::rc::Rc;

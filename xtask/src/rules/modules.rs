@@ -32,8 +32,18 @@ const FLOORS: [(&str, &[Floor]); 1] = [(
     ],
 )];
 
-/// Folders whose modules use each other in no circle.
-const WITHOUT_CIRCLES: [&str; 3] = ["profiler/guests/src", "profiler/guests/src/systems", "profiler/guests/src/files"];
+/// Folders whose modules use each other in no circle; where modules are named, these ones alone.
+const WITHOUT_CIRCLES: [(&str, &[&str]); 9] = [
+    ("lib/mpi-abi/src", &[]),
+    ("lib/mpi/src", &[]),
+    ("platform/linux/src", &[]),
+    ("platform/vm/src", &["clock", "cores", "random", "wall"]),
+    ("profiler/cli/src/run", &[]),
+    ("profiler/core/src", &[]),
+    ("profiler/guests/src", &[]),
+    ("profiler/guests/src/files", &[]),
+    ("profiler/guests/src/systems", &[]),
+];
 
 /// The code of a file: without comments, texts and the module of its tests.
 fn code(text: &str) -> String {
@@ -178,8 +188,10 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
             }
         }
     }
-    for folder in WITHOUT_CIRCLES {
-        if let Some(circle) = circle(&uses(folder, tree)) {
+    for (folder, only) in WITHOUT_CIRCLES {
+        let mut uses = uses(folder, tree);
+        uses.retain(|module, _| only.is_empty() || only.contains(&module.as_str()));
+        if let Some(circle) = circle(&uses) {
             violations.push(Violation::new(
                 folder,
                 format!("has modules that use each other in a circle: {}", circle.join(", ")),

@@ -1,6 +1,6 @@
 //! Memory of the program that calls: regions that an operation reads or writes until it is complete.
 
-use crate::datatype::Basic;
+use crate::basic::Basic;
 use alloc::boxed::Box;
 use alloc::vec;
 use core::ptr::{self, NonNull};
