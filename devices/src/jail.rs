@@ -1,7 +1,7 @@
 //! What the process of a device may still do when it reads the first byte of a guest (decision 34).
 
 use anyhow::{Context, Result};
-use glass_jail::{Condition, Jail, SystemCalls};
+use glass_lib_jail::{Condition, Jail, SystemCalls};
 
 /// Memory of its own, of which the rings of a guest can make it take 8 MiB: the pieces of 256 requests of a disk, or of the buffers of a card.
 const MEMORY_BYTES: u64 = 48 << 20;

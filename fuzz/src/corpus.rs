@@ -2,14 +2,14 @@
 
 pub mod elf;
 
-use glass_profile::arch::{Architecture, Width};
-use glass_profile::guest::{Guest, GuestId, GuestKind, Mode, SpaceId};
-use glass_profile::images::Part;
-use glass_profile::model::{Cost, Origin, StackEnd, State};
-use glass_profile::recording::{Clocks, ImageId, SampleRecord, TrackRecord, Writer};
-use glass_profile::symbols::Location;
-use glass_profile::trace::example;
-use glass_profile::trace::raw::{Piece, RawTrace};
+use glass_profiler_core::arch::{Architecture, Width};
+use glass_profiler_core::guest::{Guest, GuestId, GuestKind, Mode, SpaceId};
+use glass_profiler_core::images::Part;
+use glass_profiler_core::model::{Cost, Origin, StackEnd, State};
+use glass_profiler_core::recording::{Clocks, ImageId, SampleRecord, TrackRecord, Writer};
+use glass_profiler_core::symbols::Location;
+use glass_profiler_core::trace::example;
+use glass_profiler_core::trace::raw::{Piece, RawTrace};
 
 /// The clocks of all recordings here.
 pub const CLOCKS: Clocks = Clocks { monotonic_ns: 1_000, boottime_ns: 51_000, realtime_ns: 1_700_000_000_000_000_000 };

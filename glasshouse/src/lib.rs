@@ -14,7 +14,7 @@
 //! `cargo build` makes a Linux process: `NAME [PLATFORM OPTIONS] [-- SERVICE ARGUMENTS]`. Built with `--cfg glass_vm`, as
 //! `glass build` does, it is the image of a virtual machine. The service itself needs no `cfg` beyond the first line.
 //!
-//! In examples of re-exported items, `glass_api` is `glasshouse`, `glass_executor::sync` is `glasshouse::sync` and `glass_trace`
+//! In examples of re-exported items, `glass_api` is `glasshouse`, `glass_lib_executor::sync` is `glasshouse::sync` and `glass_lib_trace`
 //! is `glasshouse::trace`.
 #![cfg_attr(glass_vm, no_std)]
 #![forbid(unsafe_code)]
@@ -22,7 +22,7 @@
 extern crate alloc;
 
 pub use glass_api::*;
-pub use glass_executor::sync;
+pub use glass_lib_executor::sync;
 /// Files of a FAT file system on a disk. Needs the feature `fat`.
 ///
 /// ```
@@ -40,8 +40,8 @@ pub use glass_executor::sync;
 /// }
 /// ```
 #[cfg(feature = "fat")]
-pub use glass_fat as fat;
-pub use glass_http as http;
+pub use glass_lib_fat as fat;
+pub use glass_lib_http as http;
 #[cfg(not(glass_vm))]
 pub use glass_platform_linux as platform_linux;
 #[cfg(glass_vm)]
@@ -70,7 +70,7 @@ pub use glass_platform_vm as platform_vm;
 /// }
 /// ```
 pub mod cores {
-    pub use glass_cores::{Receiver, Sender, channel, channel_named};
+    pub use glass_lib_cores::{Receiver, Sender, channel, channel_named};
 }
 
 /// Several futures at once, in one task: `select` completes with the first and drops the others, `join` with all of them.
@@ -121,7 +121,7 @@ pub use tracing;
 /// Counters, gauges and names of waits for the trace. `switch(Group::Tasks as u32 | Group::Spans as u32)` replaces the set of active
 /// groups.
 pub mod trace {
-    pub use glass_trace::{Change, Counter, Gauge, Group, Name, counter, gauge, is_on, switch, ticks};
+    pub use glass_lib_trace::{Change, Counter, Gauge, Group, Name, counter, gauge, is_on, switch, ticks};
 }
 
 /// The error that `serve` returns. It is printed with `Display`.

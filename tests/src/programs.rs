@@ -40,7 +40,7 @@ pub fn built(name: &str) -> Option<PathBuf> {
     found(folder().join(name))
 }
 
-/// The program `name` without shared libraries, for machines that have none: `glass`, or an example of `glass-guests`. `None` after
+/// The program `name` without shared libraries, for machines that have none: `glass`, or an example of `glass-profiler-guests`. `None` after
 /// the test was reported as skipped.
 ///
 /// # Panics

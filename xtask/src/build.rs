@@ -30,7 +30,7 @@ const WEB_SERVER: &str = "web-server";
 const TRACEABLE: [&str; 2] = ["upload-queue", "busy"];
 
 /// The library that MPI programs load.
-const MPI_LIBRARY: &str = "glass-mpi-process";
+const MPI_LIBRARY: &str = "glass-platform-mpi";
 
 /// Folder of the optimized programs, which users, the demo and the benchmarks run.
 pub fn programs() -> PathBuf {
@@ -51,7 +51,7 @@ pub fn processes() -> Result<()> {
 
 /// Builds the command `glass`.
 pub fn glass() -> Result<()> {
-    run::shown(&mut run::cargo(&["build", "--release", "--package", "glass-cli"]))?;
+    run::shown(&mut run::cargo(&["build", "--release", "--package", "glass-profiler-cli"]))?;
     let glass = programs().join("glass");
     if !glass.is_file() {
         bail!("the build did not create {}", glass.display());
@@ -105,8 +105,8 @@ fn without_libraries(what: &[&str]) -> Command {
 }
 
 /// The arguments that name the programs for the dom0 of a test.
-const GLASS: [&str; 2] = ["--package", "glass-cli"];
-const XEN_LOOKS: [&str; 4] = ["--package", "glass-guests", "--example", "xen_looks"];
+const GLASS: [&str; 2] = ["--package", "glass-profiler-cli"];
+const XEN_LOOKS: [&str; 4] = ["--package", "glass-profiler-guests", "--example", "xen_looks"];
 
 /// Builds `glass` for any dom0, optimized; returns where it is.
 pub fn static_glass() -> Result<PathBuf> {
@@ -160,13 +160,13 @@ pub fn measured(name: &str, part: Option<&str>) -> Result<String> {
         return Ok("none is needed".to_owned());
     }
     if name == "tracing" {
-        example("glass-report", "trace_page_cost")?;
+        example("glass-profiler-report", "trace_page_cost")?;
         if part == Some("page") {
             return Ok("none is needed".to_owned());
         }
         traced_variants()?;
     } else {
-        example("glass-guests", "pauses")?;
+        example("glass-profiler-guests", "pauses")?;
         image("busy")?;
     }
     queue_image()

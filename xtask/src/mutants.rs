@@ -37,16 +37,19 @@ struct Subject {
 const SUBJECTS: [Subject; 8] = [
     Subject { package: "upload-queue", judges: &[] },
     // Its disks, frames and memory are tested with the devices of a bus.
-    Subject { package: "glass-drivers-device", judges: &["glass-virtio"] },
-    Subject { package: "glass-virtio", judges: &[] },
-    Subject { package: "glass-http", judges: &[] },
+    Subject { package: "glass-drivers-device", judges: &["glass-drivers-virtio"] },
+    Subject { package: "glass-drivers-virtio", judges: &[] },
+    Subject { package: "glass-lib-http", judges: &[] },
     // Bad networks, and connections over them, are tested in the simulation.
-    Subject { package: "glass-net", judges: &["glass-platform-sim"] },
-    Subject { package: "glass-executor", judges: &[] },
+    Subject { package: "glass-lib-net", judges: &["glass-platform-sim"] },
+    Subject { package: "glass-lib-executor", judges: &[] },
     // Its functions write events for others: the tests of those others read the events back, `hello` as a whole process.
-    Subject { package: "glass-trace", judges: &["glass-executor", "glass-virtio", "glass-net", "hello"] },
+    Subject {
+        package: "glass-lib-trace",
+        judges: &["glass-lib-executor", "glass-drivers-virtio", "glass-lib-net", "hello"],
+    },
     // Layouts that one half writes and the other reads: the profiler's tests read the output of a guest's crates.
-    Subject { package: "glass-formats", judges: &["glass-trace", "glass-executor", "glass-profile"] },
+    Subject { package: "glass-formats", judges: &["glass-lib-trace", "glass-lib-executor", "glass-profiler-core"] },
 ];
 
 /// Options of `cargo xtask mutants`.

@@ -302,18 +302,18 @@ mod tests {
 
     #[test]
     fn cargo_reports_programs() {
-        let message = r#"{"reason":"compiler-artifact","package_id":"path+file:///w/lib/net#glass-net@0.1.0","manifest_path":"/w/lib/net/Cargo.toml",
+        let message = r#"{"reason":"compiler-artifact","package_id":"path+file:///w/lib/net#glass-lib-net@0.1.0","manifest_path":"/w/lib/net/Cargo.toml",
             "target":{"kind":["test"],"name":"all"},"profile":{"test":true},"executable":"/w/target/debug/deps/all-1"}"#;
         let program = |message: &str| program(&serde_json::from_str(message).unwrap());
         let expected = Program {
-            package: "glass-net".into(),
+            package: "glass-lib-net".into(),
             target: "all".into(),
             path: "/w/target/debug/deps/all-1".into(),
             folder: "/w/lib/net".into(),
             starts: Vec::new(),
         };
         assert_eq!(program(message), Some(expected.clone()));
-        let in_folder = message.replace("glass-net@0.1.0", "0.1.0").replace("lib/net#", "glass-net#");
+        let in_folder = message.replace("glass-lib-net@0.1.0", "0.1.0").replace("lib/net#", "glass-lib-net#");
         assert_eq!(program(&in_folder), Some(expected));
         assert_eq!(program("{}"), None);
     }

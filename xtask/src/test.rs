@@ -23,11 +23,11 @@ const LONGEST_END_TO_END: [&str; 3] = ["xen_services::", "first_service::", "web
 const SVM: &str = "svm::";
 
 /// The package whose tests run guests that never sleep: beside other tests, such a guest runs for longer and uses a core all that time.
-const BUSY: &str = "glass-guests";
+const BUSY: &str = "glass-profiler-guests";
 /// The packages with the longest tests of the others, the longest last.
-const LONGEST: [&str; 2] = ["glass-export", REPORT];
+const LONGEST: [&str; 2] = ["glass-profiler-export", REPORT];
 /// The package of the pages, whose scripts have tests.
-const REPORT: &str = "glass-report";
+const REPORT: &str = "glass-profiler-report";
 
 /// Options of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
@@ -438,7 +438,7 @@ fn examples(part: &Part, names: &[String]) -> Tally {
 }
 
 /// The packages with a ring that loom checks.
-const WITH_RING: [&str; 3] = ["glass-formats", "glass-cores", "glass-mpi"];
+const WITH_RING: [&str; 3] = ["glass-formats", "glass-lib-cores", "glass-lib-mpi"];
 
 /// The crate `loom` replaces the atomics in a separate build.
 fn check_ring() -> Result<Tally> {
@@ -486,8 +486,8 @@ mod tests {
         assert_eq!(parse("end-to-end"), Part::EndToEnd);
         assert_eq!(parse("kvm"), Part::World("kvm".into()));
         assert!(!parse("svm").has_end_to_end());
-        let net = Part::Package { name: "glass-net".into(), has_library: true };
-        assert_eq!([parse("lib/net"), parse("glass-net")], [net.clone(), net]);
+        let net = Part::Package { name: "glass-lib-net".into(), has_library: true };
+        assert_eq!([parse("lib/net"), parse("glass-lib-net")], [net.clone(), net]);
         // A program cannot have examples.
         assert!(!parse("profiler/cli").has_docs());
         let error = Part::parse(Some("nonsense")).unwrap_err().to_string();

@@ -5,19 +5,19 @@
 mod site;
 
 use glass_formats::trace::{EVENT_WORDS, Ring};
-use glass_trace::{BlockKind, CONTROL, Event, Group, Kind, ValueType, Writer, intern};
+use glass_lib_trace::{BlockKind, CONTROL, Event, Group, Kind, ValueType, Writer, intern};
 use site::{Site, content};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Runs `work` with a trace of this thread.
 fn traced(groups: u32, work: impl FnOnce()) -> Vec<Event> {
     let words: &'static [AtomicU64] = Vec::leak((0..65_536 * EVENT_WORDS).map(|_| AtomicU64::new(0)).collect());
-    glass_trace::start(true, words, 0, 0);
-    glass_trace::tracing_subscriber::install(glass_trace::ConsoleLog::OFF);
-    glass_trace::set_current(Some(Box::leak(Box::new(Writer::claim("test", words).unwrap()))));
-    glass_trace::switch(groups);
+    glass_lib_trace::start(true, words, 0, 0);
+    glass_lib_trace::tracing_subscriber::install(glass_lib_trace::ConsoleLog::OFF);
+    glass_lib_trace::set_current(Some(Box::leak(Box::new(Writer::claim("test", words).unwrap()))));
+    glass_lib_trace::switch(groups);
     work();
-    glass_trace::switch(0);
+    glass_lib_trace::switch(0);
     let mut events = Vec::new();
     Ring::new(&CONTROL.rings[0].head, words).unwrap().read(0, |_, words| events.push(Event::from_words(words)));
     assert!(CONTROL.rings[0].head.load(Ordering::Relaxed) < 65_536, "the ring is too small for this test");

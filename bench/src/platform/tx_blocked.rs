@@ -6,7 +6,7 @@
 //! thread of its vCPU, for each second of the transfer.
 //!
 //! The image of `bench-tcp` that was built before the change is measured in turn if [`BEFORE`] names it. Commit 13a5d69 is the last one
-//! before: `git worktree add OLD 13a5d69`, and there `cargo run --release -p glass-cli -- build bench-tcp`. It supports only virtio-mmio, so both use that.
+//! before: `git worktree add OLD 13a5d69`, and there `cargo run --release -p glass-profiler-cli -- build bench-tcp`. It supports only virtio-mmio, so both use that.
 
 use super::tap::{NETWORK, SEND_BUFFER, SlowTap, TAP, VM};
 use crate::figure::Figure;

@@ -14,7 +14,17 @@ pub fn measure(outcome: &mut Outcome, run: &Run) -> Result<()> {
         return Ok(());
     }
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["test", "--quiet", "--package", "glass-guests", "--test", "all", "truth::", "--", "--nocapture"]);
+    cargo.args([
+        "test",
+        "--quiet",
+        "--package",
+        "glass-profiler-guests",
+        "--test",
+        "all",
+        "truth::",
+        "--",
+        "--nocapture",
+    ]);
     cargo.env("GLASS_TESTS_LONG", "1").current_dir(programs::root());
     let output = cargo.output().context("cannot start cargo")?;
     let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();

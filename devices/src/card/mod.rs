@@ -14,7 +14,7 @@ use crate::device::{Device, Turn, VERSION_1};
 use crate::jail;
 use crate::rings::Ring;
 use anyhow::{Context, Result};
-use glass_jail::SystemCalls;
+use glass_lib_jail::SystemCalls;
 use moves::{Receiver, Transmitter};
 use std::os::fd::{AsFd, BorrowedFd};
 pub(crate) use tap::Tap;

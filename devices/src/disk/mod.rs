@@ -15,8 +15,8 @@ use crate::rings::Ring;
 use anyhow::{Context, Result, anyhow, ensure};
 use engine::Engine;
 pub use engine::has_io_uring;
-use glass_jail::SystemCalls;
-use glass_lock::{Access, Refused};
+use glass_lib_jail::SystemCalls;
+use glass_lib_lock::{Access, Refused};
 use request::{Limits, RANGE_SECTORS_MAX, Request, SECTOR_BYTES, Work};
 use std::fs::OpenOptions;
 use std::io::{Seek, SeekFrom};
@@ -89,8 +89,8 @@ impl Disk {
         };
         let mut cached = open(0)?;
         let access = if is_read_only { Access::Read } else { Access::Write };
-        glass_lock::lock(&cached, access).map_err(|refused| match refused {
-            Refused::InUse(pid) => anyhow!(glass_lock::in_use(path, pid)),
+        glass_lib_lock::lock(&cached, access).map_err(|refused| match refused {
+            Refused::InUse(pid) => anyhow!(glass_lib_lock::in_use(path, pid)),
             Refused::Failed(error) => anyhow!("cannot lock the disk {}: {error}", path.display()),
         })?;
         let disk = if is_direct {

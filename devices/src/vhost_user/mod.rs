@@ -8,7 +8,7 @@ use crate::device::{Device, Served, Turn, VERSION_1};
 use crate::jail;
 use crate::rings::{QUEUE_SIZE_MAX, Ring};
 use anyhow::{Context, Result, bail, ensure};
-use glass_jail::SystemCalls;
+use glass_lib_jail::SystemCalls;
 use messages::REGIONS_MAX;
 pub(crate) use messages::{Connection, Message};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -19,7 +19,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use glass_api::{Block, BlockError, BlockInfo, Buf, Instant, write_zeroes_as_bytes};
-use glass_trace::{BlockKind, Name};
+use glass_lib_trace::{BlockKind, Name};
 
 /// What a request waits for that the disk has no room for.
 static NO_ROOM: Name = Name::new("disk: no room for another request");
@@ -274,12 +274,12 @@ impl<B: BlockDevice> Shared<B> {
 
     /// Records in the trace that the task waits for a request.
     fn block_on(&self, number: u64) {
-        glass_trace::block_numbered(BlockKind::Request, self.blk.trace_name(), number);
+        glass_lib_trace::block_numbered(BlockKind::Request, self.blk.trace_name(), number);
     }
 
     /// Records in the trace that the task is queued to submit.
     fn block_on_room(&self) {
-        glass_trace::block(BlockKind::Resource, &NO_ROOM, self.blk.trace_name().into());
+        glass_lib_trace::block(BlockKind::Resource, &NO_ROOM, self.blk.trace_name().into());
     }
 
     /// Whether the disk is broken, or does not answer.

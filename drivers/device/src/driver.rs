@@ -80,9 +80,9 @@ pub trait Driver {
         None
     }
 
-    /// What the trace calls the device: a number of `glass_trace::intern`. Without effect on a device whose requests are not traced.
+    /// What the trace calls the device: a number of `glass_lib_trace::intern`. Without effect on a device whose requests are not traced.
     fn set_trace_name(&mut self, _name: u32) {}
 
-    /// Reports to the trace what is there already: groups of events were switched on (bits of `glass_trace::Group`).
+    /// Reports to the trace what is there already: groups of events were switched on (bits of `glass_lib_trace::Group`).
     fn announce(&self, _groups: u32) {}
 }

@@ -333,7 +333,7 @@ impl<T: Transport, D: Dma> Blk<T, D> {
                 unsafe { mapping.end(&self.dma) };
             }
             let has_failed = operation.result.is_err();
-            glass_trace::complete(self.name, operation.number, operation.bytes, self.under_way(), has_failed);
+            glass_lib_trace::complete(self.name, operation.number, operation.bytes, self.under_way(), has_failed);
             complete(RequestId::new(id), operation.result, operation.buf);
         }
     }
@@ -411,7 +411,13 @@ impl<T: Transport, D: Dma> BlockDevice for Blk<T, D> {
         self.requests += 1;
         let queue = if operation.unsent { &mut self.unsent } else { &mut self.finished };
         queue.push_back(id);
-        glass_trace::submit(self.name, operation.kind.traced(), operation.number, operation.bytes, self.under_way());
+        glass_lib_trace::submit(
+            self.name,
+            operation.kind.traced(),
+            operation.number,
+            operation.bytes,
+            self.under_way(),
+        );
         self.operations[usize::from(id)] = Some(operation);
         self.send();
         Ok(RequestId::new(id))
@@ -444,7 +450,7 @@ impl<T: Transport, D: Dma> BlockDevice for Blk<T, D> {
 
     fn kick(&mut self) {
         if let Some(ticks) = self.queue.kick(&mut self.session.transport) {
-            glass_trace::kick(self.name, ticks);
+            glass_lib_trace::kick(self.name, ticks);
         }
     }
 

@@ -147,7 +147,7 @@ impl<T: Transport, D: Dma> Driver for Console<T, D> {
         self.port.output.send_current();
         let queues = [&mut self.port.output.queue, &mut self.port.input.queue];
         if let Some(ticks) = kick_all(queues, &mut self.session.transport) {
-            glass_trace::kick(self.port.output.name, ticks);
+            glass_lib_trace::kick(self.port.output.name, ticks);
         }
         false
     }

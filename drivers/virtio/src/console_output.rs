@@ -6,7 +6,7 @@ use crate::transport::Transport;
 use alloc::vec::Vec;
 use core::mem;
 use glass_drivers_device::{Dma, DmaMemory, SetupError, Users};
-use glass_trace::{Group, Name, Operation};
+use glass_lib_trace::{Group, Name, Operation};
 
 static WAITING_BYTES: Name = Name::new("console: bytes that the host has not read");
 
@@ -134,7 +134,7 @@ impl Output {
     /// Takes back what the host has read. Usually that is done when the next buffer is needed; a writer that waits, and a
     /// trace, want to know it earlier.
     pub fn reap_if_wanted(&mut self) {
-        if self.wants_room || glass_trace::is_on(Group::Devices) || glass_trace::is_on(Group::Counters) {
+        if self.wants_room || glass_lib_trace::is_on(Group::Devices) || glass_lib_trace::is_on(Group::Counters) {
             self.reap();
         }
     }
@@ -144,13 +144,13 @@ impl Output {
         while let Ok(Some(used)) = self.queue.pop() {
             let Sent { buffer, bytes, number } = self.sent_of[used.token.index()];
             self.waiting_bytes = self.waiting_bytes.saturating_sub(bytes.into());
-            glass_trace::complete(self.name, number, bytes, self.queue.in_flight().into(), false);
+            glass_lib_trace::complete(self.name, number, bytes, self.queue.in_flight().into(), false);
             self.free.push(buffer);
             progress = true;
         }
         if progress {
             self.end_wait();
-            glass_trace::gauge(&WAITING_BYTES, self.waiting_bytes as i64);
+            glass_lib_trace::gauge(&WAITING_BYTES, self.waiting_bytes as i64);
         }
     }
 
@@ -167,8 +167,8 @@ impl Output {
                 self.sent_of[token.index()] = Sent { buffer, bytes, number: self.sent_count };
                 self.waiting_bytes += u64::from(bytes);
                 let in_flight = self.queue.in_flight().into();
-                glass_trace::submit(self.name, Operation::Write, self.sent_count, bytes, in_flight);
-                glass_trace::gauge(&WAITING_BYTES, self.waiting_bytes as i64);
+                glass_lib_trace::submit(self.name, Operation::Write, self.sent_count, bytes, in_flight);
+                glass_lib_trace::gauge(&WAITING_BYTES, self.waiting_bytes as i64);
             }
             // Only when the queue is broken: there are no more buffers than descriptors.
             Err(_) => self.free.push(buffer),

@@ -124,8 +124,8 @@ impl Transport for Fake {
     fn notify(&mut self, queue: u16) {
         let mut state = self.state();
         state.notified.push(queue);
-        let end = glass_trace::ticks() + state.notify_ticks;
-        while glass_trace::ticks() < end {}
+        let end = glass_lib_trace::ticks() + state.notify_ticks;
+        while glass_lib_trace::ticks() < end {}
     }
     fn acknowledge_interrupt(&mut self) {
         self.state().acknowledged += 1;

@@ -20,7 +20,7 @@ use glass_api::{
     Buf, DirectoryEntry, ENTRIES_MAX, File, FileError, FileKind, Files, Instant, Metadata, Open, path_names,
 };
 use glass_drivers_device::{Dma, Driver, SetupError, Violation};
-use glass_trace::{BlockKind, Group, Name};
+use glass_lib_trace::{BlockKind, Group, Name};
 
 /// Names that are kept.
 const NAMES_MAX: usize = 4096;
@@ -204,7 +204,7 @@ impl<T: Transport, D: Dma> HostFiles<T, D> {
                 return Poll::Ready(completion);
             }
             *slot.waker.borrow_mut() = Some(context.waker().clone());
-            if glass_trace::is_on(Group::Tasks) {
+            if glass_lib_trace::is_on(Group::Tasks) {
                 self.shared.state.borrow().block_on(&slot);
             }
             Poll::Pending
@@ -366,8 +366,8 @@ impl<T: Transport, D: Dma> State<T, D> {
     fn block_on(&self, slot: &Rc<Slot>) {
         let number = self.slots.iter().find(|(_, other)| other.as_ref().is_some_and(|other| Rc::ptr_eq(other, slot)));
         match number {
-            Some((number, _)) => glass_trace::block_numbered(BlockKind::Request, self.fs.trace_name(), *number),
-            None => glass_trace::block(BlockKind::Resource, &NO_ROOM, self.fs.trace_name().into()),
+            Some((number, _)) => glass_lib_trace::block_numbered(BlockKind::Request, self.fs.trace_name(), *number),
+            None => glass_lib_trace::block(BlockKind::Resource, &NO_ROOM, self.fs.trace_name().into()),
         }
     }
 

@@ -12,7 +12,7 @@ use core::mem;
 use core::ops::Range;
 use glass_api::{Buf, FileError, Instant};
 use glass_drivers_device::{Dma, DmaMapping, DmaMemory, SetupError, Users, Violation};
-use glass_trace::Operation;
+use glass_lib_trace::Operation;
 
 /// FORGET, which needs no answer, has a queue of its own.
 const FORGET_QUEUE: u16 = 0;
@@ -198,7 +198,7 @@ impl<T: Transport, D: Dma> Fs<T, D> {
                 card.in_flight[token.index()] =
                     Some(InFlight { number, opcode, answer_bytes, data, mapping, since: now });
                 let in_flight = card.queue.in_flight().into();
-                glass_trace::submit(self.name, traced(opcode), number, mapped_bytes as u32, in_flight);
+                glass_lib_trace::submit(self.name, traced(opcode), number, mapped_bytes as u32, in_flight);
                 Ok(number)
             }
             Err(_) => {
@@ -263,7 +263,7 @@ impl<T: Transport, D: Dma> Fs<T, D> {
         }
         let filled_bytes = if result.is_ok() { written_bytes - ANSWER_BYTES - request.answer_bytes } else { 0 };
         let in_flight = self.card.queue.in_flight().into();
-        glass_trace::complete(self.name, request.number, filled_bytes as u32, in_flight, result.is_err());
+        glass_lib_trace::complete(self.name, request.number, filled_bytes as u32, in_flight, result.is_err());
         let InFlight { number, opcode, data, .. } = request;
         Completion { number, opcode, result, fixed, buf: data.into_buf(), filled_bytes }
     }
@@ -276,7 +276,7 @@ impl<T: Transport, D: Dma> Fs<T, D> {
     fn fail_one(&mut self, violation: Violation) -> Option<Completion> {
         self.end_use();
         let request = self.card.in_flight.iter_mut().find_map(Option::take)?;
-        glass_trace::complete(self.name, request.number, 0, 0, true);
+        glass_lib_trace::complete(self.name, request.number, 0, 0, true);
         let InFlight { number, opcode, data, .. } = request;
         let result = Err(FileError::Broken(violation.as_str()));
         Some(Completion { number, opcode, result, fixed: [0; FIXED_BYTES_MAX], buf: data.into_buf(), filled_bytes: 0 })
@@ -331,7 +331,7 @@ impl<T: Transport, D: Dma> Fs<T, D> {
         if let Some(ticks) = kick_all([queue, forgets], &mut self.session.transport)
             && self.name != 0
         {
-            glass_trace::kick(self.name, ticks);
+            glass_lib_trace::kick(self.name, ticks);
         }
     }
 

@@ -13,7 +13,7 @@ use crate::session::Session;
 use crate::transport::{Transport, device, feature};
 use core::num::{NonZeroU16, NonZeroUsize};
 use glass_drivers_device::{Dma, Driver, NetDevice, NetLimits, NetTransmit, SetupError, Users, Violation};
-use glass_trace::{Group, Name};
+use glass_lib_trace::{Group, Name};
 
 static FRAMES_QUEUED: Name = Name::new("net: frames queued");
 static RECEIVE_BUFFERS: Name = Name::new("net: receive buffers free");
@@ -195,10 +195,10 @@ impl<T: Transport, D: Dma> Net<T, D> {
         let now = (self.card.transmitter.queue.in_flight(), self.card.receiver.queue.in_flight());
         let before = self.traced_gauges.replace(now);
         if before.is_none_or(|before| before.0 != now.0) {
-            glass_trace::gauge(&FRAMES_QUEUED, now.0.into());
+            glass_lib_trace::gauge(&FRAMES_QUEUED, now.0.into());
         }
         if before.is_none_or(|before| before.1 != now.1) {
-            glass_trace::gauge(&RECEIVE_BUFFERS, now.1.into());
+            glass_lib_trace::gauge(&RECEIVE_BUFFERS, now.1.into());
         }
     }
 
@@ -221,7 +221,7 @@ impl<T: Transport, D: Dma> Driver for Net<T, D> {
         // Completed transmissions matter only to a sender that waits for a buffer; without that they
         // are taken when the next frame is sent.
         let unblocked = !transmitter.is_ready() && transmitter.reap();
-        if glass_trace::is_on(Group::Devices) {
+        if glass_lib_trace::is_on(Group::Devices) {
             // A trace wants to know when a frame has left, not when its buffer is wanted again.
             transmitter.reap();
         }
@@ -235,9 +235,9 @@ impl<T: Transport, D: Dma> Driver for Net<T, D> {
         if let Some(ticks) = kick_all(queues, &mut self.session.transport)
             && self.card.transmitter.name != 0
         {
-            glass_trace::kick(self.card.transmitter.name, ticks);
+            glass_lib_trace::kick(self.card.transmitter.name, ticks);
         }
-        if glass_trace::is_on(Group::Counters) {
+        if glass_lib_trace::is_on(Group::Counters) {
             self.trace_gauges();
         }
         false

@@ -7,7 +7,7 @@ use crate::transport::Transport;
 use alloc::vec::Vec;
 use core::num::NonZeroU16;
 use glass_drivers_device::{Dma, DmaMemory, SetupError, Users, Verdict, Violation};
-use glass_trace::{Operation, UNREQUESTED_MIN};
+use glass_lib_trace::{Operation, UNREQUESTED_MIN};
 
 /// Descriptors each way, as many as QEMU has by default.
 pub const QUEUE_SIZE: u16 = 256;
@@ -172,7 +172,7 @@ impl Receiver {
                 self.frames += 1;
                 // A buffer waits for a frame as long as it takes, so only the frame's arrival is an event. In flight are
                 // the buffers that the device has left.
-                glass_trace::complete(self.name, self.frames | UNREQUESTED_MIN, frame_bytes as u32, left, false);
+                glass_lib_trace::complete(self.name, self.frames | UNREQUESTED_MIN, frame_bytes as u32, left, false);
                 return Some(frame_bytes);
             }
         }
@@ -234,7 +234,7 @@ impl Transmitter {
         let mut progress = false;
         while let Ok(Some(used)) = self.queue.pop() {
             let Sent { buffer: BufferId { large, index }, bytes, number } = self.sent_of[used.token.index()];
-            glass_trace::complete(self.name, number, bytes, self.queue.in_flight().into(), false);
+            glass_lib_trace::complete(self.name, number, bytes, self.queue.in_flight().into(), false);
             match &mut self.large {
                 Some(pool) if large => pool.free.push(index),
                 _ => self.small.free.push(index),
@@ -313,7 +313,7 @@ impl Transmitter {
                 self.frames += 1;
                 let (bytes, number) = (frame_bytes as u32, self.frames);
                 self.sent_of[token.index()] = Sent { buffer, bytes, number };
-                glass_trace::submit(self.name, Operation::Transmit, number, bytes, self.queue.in_flight().into());
+                glass_lib_trace::submit(self.name, Operation::Transmit, number, bytes, self.queue.in_flight().into());
             }
             // `is_ready` saw room, so the queue is broken and the frame lost with it.
             Err(_) => self.pool(buffer).free.push(buffer.index),

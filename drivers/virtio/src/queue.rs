@@ -365,9 +365,9 @@ impl Queue {
             self.rings.load_u16(self.used, Ordering::Relaxed) & NO_NOTIFY == 0
         };
         wanted.then(|| {
-            let start = glass_trace::ticks();
+            let start = glass_lib_trace::ticks();
             transport.notify(self.number);
-            glass_trace::ticks().saturating_sub(start)
+            glass_lib_trace::ticks().saturating_sub(start)
         })
     }
 

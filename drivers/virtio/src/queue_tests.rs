@@ -164,9 +164,9 @@ fn the_times_of_several_notifications_add_up() {
         add(queue, 1, 0).unwrap();
     }
     fake.state().notify_ticks = TICKS;
-    let start = glass_trace::ticks();
+    let start = glass_lib_trace::ticks();
     let ticks = kick_all(&mut queues, &mut session.transport).unwrap();
-    let end = glass_trace::ticks();
+    let end = glass_lib_trace::ticks();
     assert!((2 * TICKS..=end - start).contains(&ticks), "{ticks} of {}", end - start);
     assert_eq!(fake.notifications(), [1, 2]);
 }

@@ -26,12 +26,12 @@ pub enum Kind {
 
 impl Kind {
     /// The trace's word for it.
-    pub fn traced(self) -> glass_trace::Operation {
+    pub fn traced(self) -> glass_lib_trace::Operation {
         match self {
-            Kind::Read => glass_trace::Operation::Read,
-            Kind::Write => glass_trace::Operation::Write,
-            Kind::Flush => glass_trace::Operation::Flush,
-            Kind::Discard | Kind::WriteZeroes => glass_trace::Operation::Other,
+            Kind::Read => glass_lib_trace::Operation::Read,
+            Kind::Write => glass_lib_trace::Operation::Write,
+            Kind::Flush => glass_lib_trace::Operation::Flush,
+            Kind::Discard | Kind::WriteZeroes => glass_lib_trace::Operation::Other,
         }
     }
 }

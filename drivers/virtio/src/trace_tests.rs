@@ -18,7 +18,7 @@ use core::sync::atomic::AtomicU64;
 use core::task::{Context, Waker};
 use glass_api::{Block, Buf, Files, Instant};
 use glass_drivers_device::{Disk, Driver, NetDevice, NetTransmit};
-use glass_trace::{BlockKind, Event, Group, Kind, Operation, Writer};
+use glass_lib_trace::{BlockKind, Event, Group, Kind, Operation, Writer};
 use std::sync::{Mutex, OnceLock};
 
 /// Words of the ring that all tests share.
@@ -32,16 +32,16 @@ static TURN: Mutex<()> = Mutex::new(());
 fn traced(groups: &[Group], work: impl FnOnce()) -> Vec<Event> {
     let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let writer = WRITER.get_or_init(|| {
-        glass_trace::start(false, &MEMORY, 0, 1);
+        glass_lib_trace::start(false, &MEMORY, 0, 1);
         Writer::claim("test", &MEMORY).expect("the first writer gets a ring")
     });
     // The other tests' threads have none.
-    glass_trace::set_current(Some(writer));
-    let ring = glass_trace::CONTROL.rings.iter().find(|ring| ring.capacity.load(ORDER) != 0).unwrap();
+    glass_lib_trace::set_current(Some(writer));
+    let ring = glass_lib_trace::CONTROL.rings.iter().find(|ring| ring.capacity.load(ORDER) != 0).unwrap();
     let before = ring.head.load(ORDER);
-    glass_trace::switch(groups.iter().map(|group| *group as u32).sum());
+    glass_lib_trace::switch(groups.iter().map(|group| *group as u32).sum());
     work();
-    glass_trace::switch(0);
+    glass_lib_trace::switch(0);
     let numbers = before..ring.head.load(ORDER);
     assert!(numbers.clone().count() < WORDS / 4, "the ring was too short for this test");
     let word = |number: u64, index: usize| MEMORY[(number as usize * 4 + index) % WORDS].load(ORDER);
@@ -64,7 +64,7 @@ fn size(event: &Event) -> (u64, u64) {
 struct Waking;
 impl Wake for Waking {
     fn wake(self: Arc<Self>) {
-        glass_trace::wake(7);
+        glass_lib_trace::wake(7);
     }
 }
 
@@ -73,7 +73,7 @@ fn disk() -> (Fake, Disk<Blk<Fake, GuardedDma>>) {
     config.resize(64, 0);
     let fake = Fake::new(device::BLK, feature::INDIRECT | feature::EVENT_IDX | feature::BLK_FLUSH, &config);
     let mut disk = Disk::new(Blk::new(fake.clone(), GuardedDma).unwrap());
-    disk.set_trace_name(glass_trace::intern("disk 0"));
+    disk.set_trace_name(glass_lib_trace::intern("disk 0"));
     (fake, disk)
 }
 
@@ -93,7 +93,7 @@ fn a_request_is_submitted_and_completes_under_one_number() {
     let mut name = 0;
     let events = traced(&[Group::Devices, Group::Tasks], || {
         let (fake, mut disk) = disk();
-        name = glass_trace::intern("disk 0");
+        name = glass_lib_trace::intern("disk 0");
         let waker = Waker::from(Arc::new(Waking));
         let mut context = Context::from_waker(&waker);
         let reader = disk.clone();
@@ -153,7 +153,7 @@ fn frames_are_requests_too() {
         let fake = Fake::new(device::NET, feature::EVENT_IDX | feature::NET_MAC, &[2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
         let mut net =
             Net::new(fake.clone(), GuardedDma, NetConfig { memory_bytes: 64 << 10, ..NetConfig::default() }).unwrap();
-        net.set_trace_name(glass_trace::intern("net"));
+        net.set_trace_name(glass_lib_trace::intern("net"));
         for bytes in [60, 1514] {
             net.transmit().unwrap().send(bytes, None, |_| ());
         }
@@ -173,14 +173,14 @@ fn frames_are_requests_too() {
     let (submits, completes) = (of(&events, Kind::Submit), of(&events, Kind::Complete));
     assert_eq!(submits.iter().map(size).collect::<Vec<_>>(), [(60, 1), (1514, 2)]);
     assert!(submits.iter().all(|event| event.detail == Operation::Transmit as u16));
-    let name = glass_trace::intern("net");
+    let name = glass_lib_trace::intern("net");
     assert!(submits.iter().chain(&completes).chain(&of(&events, Kind::Kick)).all(|event| event.a == name));
     assert_eq!(of(&events, Kind::Kick).len(), 1, "the first kick is that of a card without a name");
     // One was sent; one was received without a request, into one of 16 buffers.
     assert_eq!(completes.iter().map(size).collect::<Vec<_>>(), [(60, 1), (100, 15)]);
     assert_eq!(completes[0].b, submits[0].b);
     assert_ne!(submits[0].b, submits[1].b);
-    assert_eq!(completes[1].b, glass_trace::UNREQUESTED_MIN + 1);
+    assert_eq!(completes[1].b, glass_lib_trace::UNREQUESTED_MIN + 1);
     let gauges: Vec<i64> = of(&events, Kind::Counter).iter().map(|event| event.b as i64).collect();
     // The new card sends nothing and has 16 buffers; then two frames wait, then one.
     assert_eq!(gauges, [0, 16, 2, 1]);
@@ -192,7 +192,7 @@ fn text_that_the_host_does_not_read_is_under_way() {
         let fake = Fake::new(device::CONSOLE, feature::EVENT_IDX, &[]);
         let config = ConsoleConfig { buffers: 2, buffer_bytes: 100, receive: false, port: 0 };
         let mut console = Console::new(fake.clone(), GuardedDma, config).unwrap();
-        console.set_trace_name(glass_trace::intern("console"));
+        console.set_trace_name(glass_lib_trace::intern("console"));
         for _ in 0..2 {
             assert!(console.has_room(80));
             console.write(&[b'x'; 80]);
@@ -211,7 +211,7 @@ fn text_that_the_host_does_not_read_is_under_way() {
     assert_eq!(completes.iter().map(size).collect::<Vec<_>>(), [(80, 1)]);
     assert_eq!(completes[0].b, submits[0].b);
     assert_ne!(submits[0].b, submits[1].b);
-    let name = glass_trace::intern("console");
+    let name = glass_lib_trace::intern("console");
     assert!(submits.iter().all(|submit| (submit.a, submit.detail) == (name, Operation::Write as u16)));
     assert!(completes[0].a == name && completes[0].detail == 0);
     assert_eq!(
@@ -230,7 +230,7 @@ fn what_the_host_has_read_is_seen_at_the_next_poll() {
         let events = traced(&[group], || {
             let fake = Fake::new(device::CONSOLE, 0, &[]);
             let mut console = Console::new(fake.clone(), GuardedDma, ConsoleConfig::default()).unwrap();
-            console.set_trace_name(glass_trace::intern("console"));
+            console.set_trace_name(glass_lib_trace::intern("console"));
             console.write(b"text");
             console.kick();
             let chain = fake.with(1, |queue| queue.take().unwrap());
@@ -249,7 +249,7 @@ fn packets_are_requests_too() {
         let fake = Fake::new(device::VSOCK, feature::EVENT_IDX, &[3, 0, 0, 0, 0, 0, 0, 0]);
         let config = VsockConfig { receive_buffers: 8, receive_bytes: 4096 };
         let mut vsock = Vsock::new(fake.clone(), GuardedDma, config).unwrap();
-        names = (glass_trace::intern("vsock"), glass_trace::intern("another"));
+        names = (glass_lib_trace::intern("vsock"), glass_lib_trace::intern("another"));
         vsock.set_trace_name(names.0);
         assert!(vsock.send(&[0; 44], None) && vsock.send(&[0; 44], Some(Buf::zeroed(100).unwrap())));
         vsock.kick();
@@ -272,7 +272,7 @@ fn packets_are_requests_too() {
     assert_eq!(submits.iter().map(size).collect::<Vec<_>>(), [(0, 1), (100, 2)]);
     assert_eq!(submits.iter().map(|submit| submit.b).collect::<Vec<_>>(), [1, 2]);
     assert_eq!(completes.iter().map(size).collect::<Vec<_>>(), [(0, 1), (100, 0), (0, 7), (7, 6)]);
-    let received = glass_trace::UNREQUESTED_MIN;
+    let received = glass_lib_trace::UNREQUESTED_MIN;
     assert_eq!(completes.iter().map(|complete| complete.b).collect::<Vec<_>>(), [1, 2, received + 1, received + 2]);
     assert!(submits.iter().all(|submit| submit.detail == Operation::Transmit as u16));
     assert!(submits.iter().chain(&completes).all(|event| event.a == names.0));
@@ -301,7 +301,7 @@ fn requests_to_a_directory_have_the_names_of_their_kind() {
         fs.kick();
         answer_fuse(&fake, &[0; 64]);
         assert!(fs.poll_one().unwrap().result.is_ok());
-        name = glass_trace::intern("files");
+        name = glass_lib_trace::intern("files");
         fs.set_trace_name(name);
         assert_eq!(fs.trace_name(), name);
         let buf = || Buf::zeroed(100).unwrap();
@@ -335,7 +335,7 @@ fn a_task_waits_for_its_request_to_a_directory() {
         let fake = Fake::new(device::FS, 0, &[0; 40]);
         let fs = Fs::new(fake.clone(), GuardedDma).unwrap();
         let mut files = HostFiles::new(fs, || Instant(0));
-        name = glass_trace::intern("files");
+        name = glass_lib_trace::intern("files");
         files.set_trace_name(name);
         let reader = files.clone();
         let mut first = Box::pin(reader.metadata("one"));

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::mem;
 use glass_api::Buf;
 use glass_drivers_device::{Dma, DmaMapping, DmaMemory, Driver, SetupError, Users, Violation};
-use glass_trace::{Operation, UNREQUESTED_MIN};
+use glass_lib_trace::{Operation, UNREQUESTED_MIN};
 
 /// Bytes of a packet's header.
 pub const VSOCK_HEADER_BYTES: usize = 44;
@@ -268,7 +268,7 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
             card.headers_in.copy_to(used.token.index() * HEADER_STRIDE, &mut header);
             card.received_count += 1;
             let number = card.received_count | UNREQUESTED_MIN;
-            glass_trace::complete(self.name, number, bytes as u32, card.receive.in_flight().into(), false);
+            glass_lib_trace::complete(self.name, number, bytes as u32, card.receive.in_flight().into(), false);
             return Some(VsockPacket { header, buffer, bytes });
         }
         None
@@ -350,7 +350,7 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
                 let number = card.sent_count;
                 card.sent[token.index()] = Some(Sent { data: mapped, bytes, number });
                 let in_flight = card.transmit.in_flight().into();
-                glass_trace::submit(self.name, Operation::Transmit, number, bytes, in_flight);
+                glass_lib_trace::submit(self.name, Operation::Transmit, number, bytes, in_flight);
                 true
             }
             Err(AddError::Full | AddError::Broken(_)) => {
@@ -375,7 +375,7 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
         let Some(Sent { data, bytes, number }) = self.card.sent[token.index()].take() else { return };
         // SAFETY: the request that named the data has completed.
         drop(data.map(|mapped| unsafe { mapped.end(&self.dma) }));
-        glass_trace::complete(self.name, number, bytes, self.card.transmit.in_flight().into(), false);
+        glass_lib_trace::complete(self.name, number, bytes, self.card.transmit.in_flight().into(), false);
     }
 
     /// Whether the device has reported since the last call that all connections are gone, because the machine was moved. Its context
@@ -431,7 +431,7 @@ impl<T: Transport, D: Dma> Driver for Vsock<T, D> {
             return false;
         }
         let has_sent =
-            (!self.card.transmit.has_room(2) || glass_trace::is_on(glass_trace::Group::Devices)) && self.reap();
+            (!self.card.transmit.has_room(2) || glass_lib_trace::is_on(glass_lib_trace::Group::Devices)) && self.reap();
         has_sent || self.card.receive.has_used() || self.card.events.has_used()
     }
 
@@ -447,7 +447,7 @@ impl<T: Transport, D: Dma> Driver for Vsock<T, D> {
         if let Some(ticks) = kick_all([transmit, receive, events], &mut self.session.transport)
             && self.name != 0
         {
-            glass_trace::kick(self.name, ticks);
+            glass_lib_trace::kick(self.name, ticks);
         }
         false
     }

@@ -317,7 +317,7 @@ impl<E: Events> Blk<E> {
         if let Some(request) = self.requests[usize::from(id)].take() {
             self.free.push(id);
             let (bytes, has_failed) = (traced_bytes(&request), request.result.is_err());
-            glass_trace::complete(self.name, request.number, bytes, self.under_way(), has_failed);
+            glass_lib_trace::complete(self.name, request.number, bytes, self.under_way(), has_failed);
             complete(RequestId::new(id), request.result, request.buf);
         }
     }
@@ -390,22 +390,22 @@ impl<E: Events> BlockDevice for Blk<E> {
         let Some(id) = self.free.pop() else { return Err((SubmitError::Full, request)) };
         let flush = self.limits.flush();
         let (operation, traced, offset, buf) = match request {
-            Request::Read { offset, buf } => (Operation::Read, glass_trace::Operation::Read, offset, Some(buf)),
-            Request::Write { offset, buf } => (Operation::Write, glass_trace::Operation::Write, offset, Some(buf)),
-            Request::Flush => (flush.unwrap_or(Operation::Flush), glass_trace::Operation::Flush, 0, None),
+            Request::Read { offset, buf } => (Operation::Read, glass_lib_trace::Operation::Read, offset, Some(buf)),
+            Request::Write { offset, buf } => (Operation::Write, glass_lib_trace::Operation::Write, offset, Some(buf)),
+            Request::Flush => (flush.unwrap_or(Operation::Flush), glass_lib_trace::Operation::Flush, 0, None),
             // A hint, which is not passed on.
-            Request::Discard { offset, .. } => (Operation::Flush, glass_trace::Operation::Other, offset, None),
+            Request::Discard { offset, .. } => (Operation::Flush, glass_lib_trace::Operation::Other, offset, None),
             Request::WriteZeroes { .. } => unreachable!("it was refused"),
         };
         // A back end without a request to flush has nothing to flush.
         let is_unsent = match traced {
-            glass_trace::Operation::Flush => flush.is_some(),
+            glass_lib_trace::Operation::Flush => flush.is_some(),
             _ => buf.as_ref().is_some_and(|buf| !buf.is_empty()),
         };
         self.taken += 1;
         let number = self.taken;
         let taken = Taken { operation, buf, offset, sent: 0, is_unsent, pieces_in_flight: 0, result: Ok(()), number };
-        glass_trace::submit(self.name, traced, number, traced_bytes(&taken), self.under_way());
+        glass_lib_trace::submit(self.name, traced, number, traced_bytes(&taken), self.under_way());
         self.requests[usize::from(id)] = Some(taken);
         if is_unsent { &mut self.unsent } else { &mut self.finished }.push_back(id);
         self.send();

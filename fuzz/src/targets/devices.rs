@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use fastrand::Rng;
 use glass_api::Buf;
 use glass_drivers_device::{BlockDevice, Driver, NetDevice, NetTransmit, Request};
-use glass_virtio::fake::{Chain, DAMAGED, DeviceQueue, Fake, GuardedDma};
-use glass_virtio::{Blk, Console, ConsoleConfig, Net, NetConfig, device, feature};
+use glass_drivers_virtio::fake::{Chain, DAMAGED, DeviceQueue, Fake, GuardedDma};
+use glass_drivers_virtio::{Blk, Console, ConsoleConfig, Net, NetConfig, device, feature};
 
 use super::Target;
 use crate::mutate;

@@ -13,7 +13,7 @@ use glass_api::{
     Block, BlockError, BlockInfo, Buf, Clock, File, FileError, FileKind, Files, Instant, Open, WallSource, WallTime,
     check_request,
 };
-use glass_fat::Fat;
+use glass_lib_fat::Fat;
 
 use super::Target;
 use crate::mutate;

@@ -9,8 +9,8 @@ use std::time::Duration;
 use fastrand::Rng;
 use glass_api::{Buf, File, FileError, Files, Instant, Open};
 use glass_drivers_device::Driver;
-use glass_virtio::fake::{Chain, Fake, GuardedDma};
-use glass_virtio::{Fs, HostFiles, device, feature};
+use glass_drivers_virtio::fake::{Chain, Fake, GuardedDma};
+use glass_drivers_virtio::{Fs, HostFiles, device, feature};
 
 use super::Target;
 use super::devices::{MalfunctioningDevice, STEP_BYTES, STEPS_MAX, Step, assert_undamaged, change};

@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use glass_formats::trace::{CONTROL_BYTES, CONTROL_MAGIC, NAMES_OFFSET, RINGS_OFFSET, TRACE_VERSION};
-use glass_guests::backends::file::DumpedVm;
-use glass_guests::backends::gdbstub::QemuVm;
-use glass_guests::backends::monitor::Monitor;
-use glass_guests::find::Vm;
-use glass_guests::find::monitor::{Language, MonitorAddress};
-use glass_guests::memory::{Paging, Physical, Translator};
-use glass_guests::systems::glasshouse::open_dump;
-use glass_guests::{Guest, SocketAddress, Source, VmSettings};
-use glass_profile::event::Event;
-use glass_profile::trace::example;
-use glass_profile::trace::raw::RawTrace;
+use glass_profiler_core::event::Event;
+use glass_profiler_core::trace::example;
+use glass_profiler_core::trace::raw::RawTrace;
+use glass_profiler_guests::backends::file::DumpedVm;
+use glass_profiler_guests::backends::gdbstub::QemuVm;
+use glass_profiler_guests::backends::monitor::Monitor;
+use glass_profiler_guests::find::Vm;
+use glass_profiler_guests::find::monitor::{Language, MonitorAddress};
+use glass_profiler_guests::memory::{Paging, Physical, Translator};
+use glass_profiler_guests::systems::glasshouse::open_dump;
+use glass_profiler_guests::{Guest, SocketAddress, Source, VmSettings};
 
 use super::Target;
 use crate::corpus::elf;
@@ -438,7 +438,7 @@ impl Target for Dumps {
             });
             assert_eq!(trace.event_count(), dump.read_counts().events);
             assert!(trace.event_count() <= 32 * input.len() as u64 / 32 && events == 0);
-            let _ = glass_profile::trace::build(&trace);
+            let _ = glass_profiler_core::trace::build(&trace);
         }
         if let Ok(mut vm) = DumpedVm::open(&path, settings()) {
             let mut samples = 0;

@@ -1,7 +1,7 @@
 //! Files that processes write about their generated code: perf maps and jitdumps.
 
 use fastrand::Rng;
-use glass_profile::jit;
+use glass_profiler_core::jit;
 
 use super::Target;
 use crate::mutate;

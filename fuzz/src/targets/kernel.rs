@@ -2,17 +2,17 @@
 //! of them.
 
 use fastrand::Rng;
-use glass_guests::backends::process;
-use glass_guests::{find, parse_address};
-use glass_profile::elf::ReadAt;
-use glass_profile::files::FileSource;
-use glass_profile::live::activity::Kind;
-use glass_profile::live::{Live, Settings, Unwinder};
-use glass_profile::model::{Cost, Origin};
-use glass_profile::recorder::Recorder;
-use glass_profile::recording::open;
-use glass_profile::trace::filter::Filter;
-use glass_profile::trace::raw::Function;
+use glass_profiler_core::elf::ReadAt;
+use glass_profiler_core::files::FileSource;
+use glass_profiler_core::live::activity::Kind;
+use glass_profiler_core::live::{Live, Settings, Unwinder};
+use glass_profiler_core::model::{Cost, Origin};
+use glass_profiler_core::recorder::Recorder;
+use glass_profiler_core::recording::open;
+use glass_profiler_core::trace::filter::Filter;
+use glass_profiler_core::trace::raw::Function;
+use glass_profiler_guests::backends::process;
+use glass_profiler_guests::{find, parse_address};
 
 use super::Target;
 use crate::corpus::{CLOCKS, elf};

@@ -1,8 +1,8 @@
 //! Mangled names, which can stand for endless ones; and compressed sections, which can expand without an end.
 
 use fastrand::Rng;
-use glass_profile::elf;
-use glass_profile::symbols::demangle;
+use glass_profiler_core::elf;
+use glass_profiler_core::symbols::demangle;
 
 use super::Target;
 use crate::mutate;

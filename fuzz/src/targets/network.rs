@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use glass_api::{Datagrams, Instant, Listener, Net, Stream};
-use glass_net::smoltcp::phy::{Checksum, ChecksumCapabilities, Device, DeviceCapabilities, RxToken, TxToken};
-use glass_net::smoltcp::wire::*;
-use glass_net::smoltcp::{phy, time};
-use glass_net::{Address, Config, Ipv6, Sockets, Stack};
+use glass_lib_net::smoltcp::phy::{Checksum, ChecksumCapabilities, Device, DeviceCapabilities, RxToken, TxToken};
+use glass_lib_net::smoltcp::wire::*;
+use glass_lib_net::smoltcp::{phy, time};
+use glass_lib_net::{Address, Config, Ipv6, Sockets, Stack};
 
 use super::Target;
 use crate::mutate;

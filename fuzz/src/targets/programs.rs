@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use fastrand::Rng;
-use glass_profile::arch::x86_64::Registers;
-use glass_profile::arch::x86_64::orc::OrcTable;
-use glass_profile::image::Image;
-use glass_profile::map::SymbolMap;
-use glass_profile::symbols::{INLINE_DEPTH_MAX, Symbols, check_names};
-use glass_profile::trace::sleds;
-use glass_profile::unwind::{AddressSpace, DEPTH_MAX, StackMemory, UnwindCache};
+use glass_profiler_core::arch::x86_64::Registers;
+use glass_profiler_core::arch::x86_64::orc::OrcTable;
+use glass_profiler_core::image::Image;
+use glass_profiler_core::map::SymbolMap;
+use glass_profiler_core::symbols::{INLINE_DEPTH_MAX, Symbols, check_names};
+use glass_profiler_core::trace::sleds;
+use glass_profiler_core::unwind::{AddressSpace, DEPTH_MAX, StackMemory, UnwindCache};
 
 use super::Target;
 use crate::corpus::elf;

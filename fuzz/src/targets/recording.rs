@@ -4,12 +4,12 @@ use std::io;
 use std::sync::LazyLock;
 
 use fastrand::Rng;
-use glass_export::{Format, Options, States};
-use glass_profile::files::NoFiles;
-use glass_profile::model::Profile;
-use glass_profile::recording::{PlainSettings, Recording, open, write_plain};
-use glass_profile::trace;
-use glass_report::trace::{Settings, View};
+use glass_profiler_core::files::NoFiles;
+use glass_profiler_core::model::Profile;
+use glass_profiler_core::recording::{PlainSettings, Recording, open, write_plain};
+use glass_profiler_core::trace;
+use glass_profiler_export::{Format, Options, States};
+use glass_profiler_report::trace::{Settings, View};
 
 use super::Target;
 use crate::{corpus, mutate};
@@ -84,23 +84,23 @@ static HONEST: LazyLock<Profile> = LazyLock::new(|| {
 fn report(input: &[u8]) {
     let Ok(recording) = open(input, &mut NoFiles) else { return };
     let profile = &recording.profile;
-    let _ = glass_report::text_with_tree(profile, 20, 0.1);
-    let _ = glass_report::difference_text(profile, &HONEST, 20);
-    assert!(glass_report::difference_html(&HONEST, profile).ends_with("</html>\n"));
+    let _ = glass_profiler_report::text_with_tree(profile, 20, 0.1);
+    let _ = glass_profiler_report::difference_text(profile, &HONEST, 20);
+    assert!(glass_profiler_report::difference_html(&HONEST, profile).ends_with("</html>\n"));
     if recording.trace.is_empty() {
-        assert!(glass_report::html(profile).ends_with("</html>\n"));
+        assert!(glass_profiler_report::html(profile).ends_with("</html>\n"));
         return;
     }
     let trace = trace::build(&recording.trace);
-    assert!(glass_report::trace_html(profile, &trace).ends_with("</html>\n"));
+    assert!(glass_profiler_report::trace_html(profile, &trace).ends_with("</html>\n"));
     for view in View::ALL {
         // An error is one sentence, or a list of what is possible.
-        let _ = glass_report::trace::text(&trace, view, &Settings::default());
+        let _ = glass_profiler_report::trace::text(&trace, view, &Settings::default());
     }
     for span in ["upload", "upload#2", "upload#median"] {
         let settings = Settings { span: Some(span.to_owned()), ..Settings::default() };
-        let _ = glass_report::trace::text(&trace, View::Path, &settings);
-        let _ = glass_report::trace::text(&trace, View::Calls, &settings);
+        let _ = glass_profiler_report::trace::text(&trace, View::Path, &settings);
+        let _ = glass_profiler_report::trace::text(&trace, View::Calls, &settings);
     }
 }
 
@@ -109,9 +109,9 @@ fn export(input: &[u8]) {
     let options = Options { states: States::All, lines: true };
     for format in Format::ALL.into_iter().filter(|format| !format.is_folder()) {
         let mut output = Vec::new();
-        glass_export::write(format, &recording, input, options, &mut output).expect("memory takes all");
+        glass_profiler_export::write(format, &recording, input, options, &mut output).expect("memory takes all");
     }
-    let written = glass_export::ctf::write(&recording, |_| Ok(io::sink())).expect("nothing fails");
+    let written = glass_profiler_export::ctf::write(&recording, |_| Ok(io::sink())).expect("nothing fails");
     assert!(written.events <= recording.trace.event_count());
     assert!(written.moved <= written.events);
 }

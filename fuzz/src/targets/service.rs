@@ -8,9 +8,9 @@ use std::sync::{Arc, OnceLock};
 
 use fastrand::Rng;
 use glass_api::{Address, Block, BlockError, BlockInfo, Buf, Clock, Instant, NetError, Stream, check_request};
-use glass_executor::{Executor, Unpark};
-use glass_http::{Connection, HttpError, Limits, Request, Status};
-use glass_trace::{CONTROL, Event, Group, Kind, Writer};
+use glass_lib_executor::{Executor, Unpark};
+use glass_lib_http::{Connection, HttpError, Limits, Request, Status};
+use glass_lib_trace::{CONTROL, Event, Group, Kind, Writer};
 use upload_queue::Store;
 use upload_queue::format::{self, BLOCK_BYTES, EXTENTS_MAX, Entry, Extent, Geometry, SuperblockState};
 
@@ -336,7 +336,7 @@ fn ring() -> &'static Writer {
     static RING: OnceLock<&'static Writer> = OnceLock::new();
     RING.get_or_init(|| {
         let words: &'static [AtomicU64] = Vec::leak((0..4 * 256).map(|_| AtomicU64::new(0)).collect());
-        glass_trace::start(true, words, 0, 1_000_000_000);
+        glass_lib_trace::start(true, words, 0, 1_000_000_000);
         Box::leak(Box::new(Writer::claim("case", words).expect("the first ring")))
     })
 }
@@ -365,7 +365,7 @@ impl Target for Host {
     }
 
     fn run(&self, input: &[u8]) {
-        glass_trace::set_current(Some(ring()));
+        glass_lib_trace::set_current(Some(ring()));
         for record in input.as_chunks::<RECORD_BYTES>().0 {
             let (place, value) = (word(record, 0) as u32, word(record, 4));
             match place % 8 {
@@ -379,14 +379,14 @@ impl Target for Host {
                 _ => {}
             }
             let wanted = CONTROL.groups_wanted.load(Ordering::Relaxed);
-            if let Some(change) = glass_trace::follow_host(|_| {}) {
+            if let Some(change) = glass_lib_trace::follow_host(|_| {}) {
                 assert_eq!(change.groups, wanted);
-                assert!(!glass_trace::has_request());
+                assert!(!glass_lib_trace::has_request());
             }
             let number = (value >> 8) as u16;
             let event = Event { kind: number, a: place, b: value, ..Event::default() };
-            glass_trace::emit(if place & 1 == 0 { Group::Tasks } else { Group::Spans }, event);
-            glass_trace::emit(Group::Cores, Event { kind: Kind::IdleBegin as u16, b: value, ..Event::default() });
+            glass_lib_trace::emit(if place & 1 == 0 { Group::Tasks } else { Group::Spans }, event);
+            glass_lib_trace::emit(Group::Cores, Event { kind: Kind::IdleBegin as u16, b: value, ..Event::default() });
         }
     }
 }

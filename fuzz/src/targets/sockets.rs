@@ -10,9 +10,9 @@ use std::time::Duration;
 use fastrand::Rng;
 use glass_api::{Buf, Instant, Listener, MessageListener, Messages, NetError, Stream, VsockAddress};
 use glass_drivers_device::Driver;
-use glass_virtio::fake::{Fake, GuardedDma};
-use glass_virtio::{Vsock, VsockConfig, device, feature};
-use glass_vsock::{Config, HEADER_BYTES, Header, Sockets};
+use glass_drivers_virtio::fake::{Fake, GuardedDma};
+use glass_drivers_virtio::{Vsock, VsockConfig, device, feature};
+use glass_lib_vsock::{Config, HEADER_BYTES, Header, Sockets};
 
 use super::Target;
 use super::devices::{MalfunctioningDevice, STEP_BYTES, STEPS_MAX, Step, assert_undamaged, change};

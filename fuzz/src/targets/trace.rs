@@ -3,16 +3,16 @@
 use std::sync::OnceLock;
 
 use fastrand::Rng;
-use glass_export::mirage;
-use glass_profile::model::Profile;
-use glass_profile::recording::Recording;
-use glass_profile::trace::model::Trace;
-use glass_profile::trace::path::{Index, Path};
-use glass_profile::trace::raw::{ClockPoint, RawTrace, Words};
-use glass_profile::trace::raw::{RawChunk, RawRing};
-use glass_profile::trace::{build, example};
-use glass_profile::words::{Describer, Names};
-use glass_report::trace::{Settings, View};
+use glass_profiler_core::model::Profile;
+use glass_profiler_core::recording::Recording;
+use glass_profiler_core::trace::model::Trace;
+use glass_profiler_core::trace::path::{Index, Path};
+use glass_profiler_core::trace::raw::{ClockPoint, RawTrace, Words};
+use glass_profiler_core::trace::raw::{RawChunk, RawRing};
+use glass_profiler_core::trace::{build, example};
+use glass_profiler_core::words::{Describer, Names};
+use glass_profiler_export::mirage;
+use glass_profiler_report::trace::{Settings, View};
 
 use super::Target;
 use crate::mutate;
@@ -46,11 +46,11 @@ fn check(trace: &Trace, events: usize) {
 /// Shows a trace in every view.
 fn show(raw: RawTrace, trace: &Trace) {
     for view in View::ALL {
-        let _ = glass_report::trace::text(trace, view, &Settings::default());
+        let _ = glass_profiler_report::trace::text(trace, view, &Settings::default());
     }
     for span in ["upload", "upload#1", "upload#median"] {
         let settings = Settings { span: Some(span.to_owned()), ..Settings::default() };
-        let _ = glass_report::trace::text(trace, View::Path, &settings);
+        let _ = glass_profiler_report::trace::text(trace, View::Path, &settings);
     }
     let index = Index::new(trace);
     for span in 0..(trace.spans.len() as u32).min(20) {
@@ -61,11 +61,11 @@ fn show(raw: RawTrace, trace: &Trace) {
         });
         assert_eq!(end_ns, path.end_ns, "a path is the whole span");
     }
-    assert!(glass_report::trace_html(&Profile::default(), trace).ends_with("</html>\n"));
+    assert!(glass_profiler_report::trace_html(&Profile::default(), trace).ends_with("</html>\n"));
     let recording = Recording { trace: raw, ..Recording::default() };
     let mut output = Vec::new();
-    for format in [glass_export::Format::Chrome, glass_export::Format::Perfetto] {
-        glass_export::write(format, &recording, &[], glass_export::Options::default(), &mut output)
+    for format in [glass_profiler_export::Format::Chrome, glass_profiler_export::Format::Perfetto] {
+        glass_profiler_export::write(format, &recording, &[], glass_profiler_export::Options::default(), &mut output)
             .expect("memory takes all");
     }
 }

@@ -8,8 +8,10 @@ use std::time::Duration;
 use fastrand::Rng;
 use glass_api::{BlockInfo, Buf, Instant};
 use glass_drivers_device::{BlockDevice, Driver, NetDevice, NetTransmit, Request};
-use glass_xen::{BlkLimits, Events, Frames, Grants, IdentityFrames, NetOffers, RING_HEADER_BYTES, SharedPages, Store};
-use glass_xen::{PAGE_BYTES, fake};
+use glass_drivers_xen::{
+    BlkLimits, Events, Frames, Grants, IdentityFrames, NetOffers, RING_HEADER_BYTES, SharedPages, Store,
+};
+use glass_drivers_xen::{PAGE_BYTES, fake};
 
 use super::Target;
 use super::devices::{STEP_BYTES, STEPS_MAX, Step, change};

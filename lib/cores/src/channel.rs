@@ -24,7 +24,7 @@ const TURN_MAX: u32 = 64;
 /// it waits.
 ///
 /// ```
-/// use glass_cores::channel;
+/// use glass_lib_cores::channel;
 ///
 /// # async fn example() {
 /// let (mut sender, mut receiver) = channel(1);

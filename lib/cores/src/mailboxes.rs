@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use glass_api::{CoreHandle, Cores, SpawnOnError};
-use glass_executor::Unpark;
+use glass_lib_executor::Unpark;
 
 /// Closures that wait for one core at most.
 pub const WAITING_MAX: usize = 4096;

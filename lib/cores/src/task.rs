@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use glass_api::{Cancelled, CoreHandle, JoinTask, Spawn};
-use glass_trace::{BlockKind, Name, block};
+use glass_lib_trace::{BlockKind, Name, block};
 use pin_project_lite::pin_project;
 
 static END: Name = Name::new("end of a task on another core");

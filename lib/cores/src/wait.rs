@@ -2,9 +2,9 @@
 //! model has no trace.
 
 #[cfg(not(loom))]
-pub(crate) use glass_executor::sync::{SendError, TrySendError};
+pub(crate) use glass_lib_executor::sync::{SendError, TrySendError};
 #[cfg(not(loom))]
-pub(crate) use glass_trace::{BlockKind, Name, block};
+pub(crate) use glass_lib_trace::{BlockKind, Name, block};
 
 #[cfg(loom)]
 pub(crate) use models::{BlockKind, Name, SendError, TrySendError, block};

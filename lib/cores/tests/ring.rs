@@ -1,9 +1,9 @@
 //! What crosses cores under every order of memory accesses that the language allows: run with `--cfg loom`.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p glass-cores --release --test ring`, in a target folder of its own.
+//! `RUSTFLAGS="--cfg loom" cargo test -p glass-lib-cores --release --test ring`, in a target folder of its own.
 #![cfg(loom)]
 
-use glass_cores::{End, Inbox, Link, List, Once, WakerCell, channel};
+use glass_lib_cores::{End, Inbox, Link, List, Once, WakerCell, channel};
 use loom::thread;
 use std::pin::{Pin, pin};
 use std::ptr::NonNull;

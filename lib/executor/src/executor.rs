@@ -12,7 +12,7 @@ use core::pin::Pin;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::task::{Context, Poll, Waker};
 use glass_api::{Instant, JoinHandle, SpawnError};
-use glass_trace::{Group, Name, Outcome, is_on};
+use glass_lib_trace::{Group, Name, Outcome, is_on};
 
 /// Tasks that can exist at once.
 pub const TASKS_MAX: usize = SLOTS_MAX;
@@ -139,7 +139,7 @@ impl Executor {
         };
         if is_on(Group::Tasks) {
             let parent = self.inner.current_number.get();
-            glass_trace::task_spawn(number, slots[slot].name.number(), parent, false);
+            glass_lib_trace::task_spawn(number, slots[slot].name.number(), parent, false);
         }
         Ok(slot)
     }
@@ -158,7 +158,7 @@ impl Executor {
     /// Writes an event for every existing task into the trace: call it when tracing of tasks was switched on.
     pub fn announce(&self) {
         for slot in self.inner.slots.borrow().iter().filter(|slot| slot.number != 0) {
-            glass_trace::task_spawn(slot.number, slot.name.number(), 0, true);
+            glass_lib_trace::task_spawn(slot.number, slot.name.number(), 0, true);
         }
     }
 
@@ -185,7 +185,7 @@ impl Executor {
             match entry.task.take() {
                 Some(task) => {
                     if is_on(Group::Tasks) {
-                        glass_trace::poll_begin(entry.number, entry.name.number());
+                        glass_lib_trace::poll_begin(entry.number, entry.name.number());
                     }
                     (task, entry.waker.clone(), entry.number, entry.is_cancelled)
                 }
@@ -201,7 +201,7 @@ impl Executor {
         match poll {
             Poll::Pending => {
                 self.inner.slots.borrow_mut()[slot].task = Some(task);
-                glass_trace::poll_end(number, Outcome::Pending);
+                glass_lib_trace::poll_end(number, Outcome::Pending);
             }
             Poll::Ready(()) => {
                 // Dropped outside of any borrow: a task's captured values may use the executor. Whom the drop wakes,
@@ -211,7 +211,7 @@ impl Executor {
                 entry.number = 0;
                 entry.own.task.store(0, Ordering::Relaxed);
                 self.inner.free.borrow_mut().push(slot);
-                glass_trace::poll_end(number, Outcome::Ready);
+                glass_lib_trace::poll_end(number, Outcome::Ready);
             }
         }
         self.inner.current.set(None);
@@ -229,7 +229,7 @@ impl Executor {
         if is_on(Group::Cores) {
             let due = self.timers().count_due(now);
             if due > 0 {
-                glass_trace::timers_fire(u32::try_from(due).unwrap_or(u32::MAX));
+                glass_lib_trace::timers_fire(u32::try_from(due).unwrap_or(u32::MAX));
             }
         }
         let mut fired = 0;

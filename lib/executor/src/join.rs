@@ -6,7 +6,7 @@ use core::cell::{Cell, RefCell};
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker, ready};
 use glass_api::{Cancelled, JoinTask};
-use glass_trace::{BlockKind, Name, block};
+use glass_lib_trace::{BlockKind, Name, block};
 use pin_project_lite::pin_project;
 
 static END: Name = Name::new("end of a task");

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::task::Wake;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use glass_trace::{Group, is_on};
+use glass_lib_trace::{Group, is_on};
 
 const WORD_BITS: usize = 64;
 /// One summary word of 64 words of 64 bits.
@@ -82,7 +82,7 @@ impl SlotWaker {
     fn trace(&self) {
         let task = self.task.load(Ordering::Relaxed);
         if task != 0 && !self.ready.is_set(self.slot) {
-            glass_trace::wake(task);
+            glass_lib_trace::wake(task);
         }
     }
 }

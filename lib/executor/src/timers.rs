@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use glass_api::Instant;
-use glass_trace::{BlockKind, Name, block};
+use glass_lib_trace::{BlockKind, Name, block};
 
 /// The name of the wait of a task that only waits for time.
 static TIMER: Name = Name::new("timer");

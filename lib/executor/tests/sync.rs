@@ -2,10 +2,10 @@
 //! is lost.
 
 use glass_api::{Cancelled, JoinHandle};
-use glass_executor::sync::{
+use glass_lib_executor::sync::{
     Closed, Latch, Mutex, Notify, Semaphore, SendError, TrySendError, Watch, channel, oneshot, yield_now,
 };
-use glass_executor::{Executor, Unpark};
+use glass_lib_executor::{Executor, Unpark};
 use proptest::prelude::*;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -1,10 +1,10 @@
 //! The events that an executor writes, in which order, from which thread.
 
 use glass_api::Instant;
-use glass_executor::sync::{self, Latch, Notify, Semaphore, channel_named, oneshot_named, yield_now};
-use glass_executor::{Executor, Unpark};
 use glass_formats::trace::{EVENT_WORDS, Ring};
-use glass_trace::{BlockKind, CONTROL, Event, Group, Kind, Name, Outcome, Writer};
+use glass_lib_executor::sync::{self, Latch, Notify, Semaphore, channel_named, oneshot_named, yield_now};
+use glass_lib_executor::{Executor, Unpark};
+use glass_lib_trace::{BlockKind, CONTROL, Event, Group, Kind, Name, Outcome, Writer};
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -31,7 +31,7 @@ struct World {
 
 fn attach() -> Ring<'static> {
     let words: &'static [AtomicU64] = Vec::leak((0..256 * EVENT_WORDS).map(|_| AtomicU64::new(0)).collect());
-    glass_trace::set_current(Some(Box::leak(Box::new(Writer::claim("test", words).unwrap()))));
+    glass_lib_trace::set_current(Some(Box::leak(Box::new(Writer::claim("test", words).unwrap()))));
     let address = words.as_ptr() as u64;
     let entry = CONTROL.rings.iter().find(|entry| entry.address.load(Ordering::Relaxed) == address).unwrap();
     Ring::new(&entry.head, words).unwrap()
@@ -40,10 +40,10 @@ fn attach() -> Ring<'static> {
 fn world(groups: u32) -> World {
     let guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     START.call_once(|| {
-        glass_trace::start(true, &[], 0, 0);
+        glass_lib_trace::start(true, &[], 0, 0);
     });
     let ring = attach();
-    glass_trace::switch(groups);
+    glass_lib_trace::switch(groups);
     World { executor: Executor::new(Arc::new(Nothing)), ring, _guard: guard }
 }
 
@@ -120,8 +120,8 @@ fn a_life_from_spawn_to_end_comes_in_order() {
     assert!(events.is_sorted_by_key(|event| event.ticks));
     let (parent, child) = (events[0], events[2]);
     assert_eq!((parent.b >> 32, child.b >> 32), (0, u64::from(parent.a)));
-    assert_eq!(child.b as u32, glass_trace::intern("child"));
-    assert_eq!((events[3].b, events[6].a), (500, glass_trace::intern("door")));
+    assert_eq!(child.b as u32, glass_lib_trace::intern("child"));
+    assert_eq!((events[3].b, events[6].a), (500, glass_lib_trace::intern("door")));
     assert_eq!(events[8].a, 1);
 }
 
@@ -178,15 +178,15 @@ fn a_task_that_is_woken_twice_before_its_poll_is_told_of_once_whatever_its_slot(
         world.executor.spawn("task", task).unwrap();
     }
     world.executor.run_ready();
-    glass_trace::switch(0);
+    glass_lib_trace::switch(0);
     let wakers = wakers.take();
     for index in [0, 63, 64, 129] {
         let ring = attach();
-        glass_trace::switch(Group::Tasks as u32);
+        glass_lib_trace::switch(Group::Tasks as u32);
         for _ in 0..2 {
             wakers[index].wake_by_ref();
         }
-        glass_trace::switch(0);
+        glass_lib_trace::switch(0);
         assert_eq!(
             events(ring).iter().map(|event| event.kind).collect::<Vec<_>>(),
             [Kind::Wake as u16],
@@ -228,12 +228,12 @@ fn a_trace_that_begins_late_hears_of_everyone_who_lives() {
     }
     world.executor.run_ready();
     assert_eq!(story(world.ring), []);
-    glass_trace::switch(Group::Tasks as u32);
+    glass_lib_trace::switch(Group::Tasks as u32);
     world.executor.announce();
     assert_eq!(story(world.ring), [(Kind::TaskSpawn, 0, 1), (Kind::TaskSpawn, 1, 1)]);
     let names: Vec<u32> = events(world.ring).iter().map(|event| event.b as u32).collect();
-    assert_eq!(names, [glass_trace::intern("one"), glass_trace::intern("two")]);
-    glass_trace::switch(0);
+    assert_eq!(names, [glass_lib_trace::intern("one"), glass_lib_trace::intern("two")]);
+    glass_lib_trace::switch(0);
     world.executor.spawn("untold", async {}).unwrap();
     world.executor.run_ready();
     assert_eq!(story(world.ring).len(), 2);
@@ -282,6 +282,6 @@ fn each_wait_has_its_name() {
         ("end of a task", notify),
         ("free buffer", resource),
     ];
-    assert_eq!(waits, expected.map(|(name, kind)| (glass_trace::intern(name), kind as u16)));
+    assert_eq!(waits, expected.map(|(name, kind)| (glass_lib_trace::intern(name), kind as u16)));
     drop(orders);
 }

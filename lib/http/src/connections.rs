@@ -10,8 +10,8 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::cmp::Reverse;
 use glass_api::{Machine, NetInfo};
-use glass_executor::sync::Notify;
-use glass_trace::Name;
+use glass_lib_executor::sync::Notify;
+use glass_lib_trace::Name;
 
 /// Connections of a network with a bound that are left for clients whose connection is being opened or closed: an eighth, at most so many.
 const SPARE_MAX: usize = 8;

@@ -11,8 +11,8 @@ use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use embassy_futures::select::{Either, select};
 use glass_api::{Clock, Instant, Machine};
-use glass_executor::sync::Notify;
-use glass_trace::{Gauge, Name};
+use glass_lib_executor::sync::Notify;
+use glass_lib_trace::{Gauge, Name};
 
 /// How often a waiting client checks for a slow holder.
 const LOOK: Duration = Duration::from_millis(250);

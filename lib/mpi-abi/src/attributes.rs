@@ -5,7 +5,7 @@ use crate::handles::{COMM_SELF, COMM_WORLD, Handle, TAG_UB};
 use crate::objects::{Attributes, Keyval};
 use alloc::vec::Vec;
 use core::ffi::{c_int, c_void};
-use glass_mpi::Error;
+use glass_lib_mpi::Error;
 
 /// Keys of the program begin here.
 const KEYVAL_FIRST: c_int = 10_000;
@@ -145,8 +145,8 @@ fn predefined(key: c_int) -> Option<usize> {
     static HOST_VALUE: c_int = crate::handles::PROC_NULL;
     static WTIME_VALUE: c_int = 1;
     static APPNUM: c_int = 0;
-    static SIZES: [c_int; glass_mpi::RANKS_MAX + 1] = {
-        let mut sizes = [0; glass_mpi::RANKS_MAX + 1];
+    static SIZES: [c_int; glass_lib_mpi::RANKS_MAX + 1] = {
+        let mut sizes = [0; glass_lib_mpi::RANKS_MAX + 1];
         let mut size = 0;
         while size < sizes.len() {
             sizes[size] = size as c_int;

@@ -7,7 +7,7 @@ use crate::status::{RawStatus, put, put_nobody};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ffi::{c_int, c_void};
-use glass_mpi::{Buffer, Communicator, Error, Id, Message, Mode, Source, Status};
+use glass_lib_mpi::{Buffer, Communicator, Error, Id, Message, Mode, Source, Status};
 
 /// The rank to which a message goes; `None` is no rank.
 pub fn destination(core: &Communicator, rank: c_int) -> Result<Option<usize>, Error> {

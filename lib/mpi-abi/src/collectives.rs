@@ -10,7 +10,7 @@ use crate::requests::{self};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ffi::{c_int, c_void};
-use glass_mpi::{Buffer, Communicator, Error, Id};
+use glass_lib_mpi::{Buffer, Communicator, Error, Id};
 
 type Core = Rc<Communicator>;
 

@@ -9,7 +9,7 @@ use crate::objects::Pending;
 use crate::requests::{self};
 use alloc::rc::Rc;
 use core::ffi::{c_char, c_int};
-use glass_mpi::{Communicator, Error, Status};
+use glass_lib_mpi::{Communicator, Error, Status};
 
 const NAME_ROOM: usize = 128;
 const TYPE_SHARED: c_int = 221;

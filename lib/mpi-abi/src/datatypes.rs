@@ -9,7 +9,7 @@ use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ffi::{c_char, c_int, c_void};
-use glass_mpi::{Base, Basic, Buffer, Datatype, Error, Part, Value};
+use glass_lib_mpi::{Base, Basic, Buffer, Datatype, Error, Part, Value};
 
 const NAME_ROOM: usize = 128;
 /// How a type was made, in the numbers of the standard.
@@ -133,7 +133,7 @@ pub fn handle_for(found: &Type) -> Handle {
 }
 
 /// A handle by which a function of the program sees a type during one call.
-pub fn mapped(core: &Rc<Datatype>) -> (Handle, Option<glass_mpi::Id>) {
+pub fn mapped(core: &Rc<Datatype>) -> (Handle, Option<glass_lib_mpi::Id>) {
     let known = objects().predefined.iter().flatten().find(|found| Rc::ptr_eq(&found.core, core));
     if let Some(number) = known.and_then(|found| found.number) {
         return (number, None);

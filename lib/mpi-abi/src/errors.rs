@@ -10,7 +10,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicI32, Ordering};
-use glass_mpi::Error;
+use glass_lib_mpi::Error;
 
 /// Codes of the program begin here, behind the standard's last one; a class of the program is a code of its own.
 const CODES_FIRST: c_int = 0x4000;

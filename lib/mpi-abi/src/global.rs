@@ -9,7 +9,7 @@ use alloc::rc::Rc;
 use alloc::string::String;
 use core::cell::UnsafeCell;
 
-use glass_mpi::{Communicator, Error, Fabric, Id, Segment, Slab, World};
+use glass_lib_mpi::{Communicator, Error, Fabric, Id, Segment, Slab, World};
 
 /// What the C functions need of the place where they run.
 pub trait Host: Sync {

@@ -6,7 +6,7 @@ use crate::memory::slice_of;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ffi::c_int;
-use glass_mpi::{Comparison, Error, Group};
+use glass_lib_mpi::{Comparison, Error, Group};
 
 /// The number of a comparison.
 pub fn number_of(comparison: Comparison) -> c_int {

@@ -1,7 +1,7 @@
 //! Handles: the standard's numbers for predefined objects, and numbers above the first page for all others.
 
 use core::ffi::c_int;
-use glass_mpi::{Error, Id};
+use glass_lib_mpi::{Error, Id};
 
 /// A handle as C has it: a pointer that points to nothing.
 pub type Handle = usize;

@@ -5,7 +5,7 @@ use crate::handles::{COMM_SELF, Handle, INFO_ENV, INFO_NULL, Kind, handle_of};
 use crate::memory::{put_text, text_of};
 use alloc::vec::Vec;
 use core::ffi::{c_char, c_int};
-use glass_mpi::Error;
+use glass_lib_mpi::Error;
 
 const KEY_BYTES_MAX: usize = 256;
 const VALUE_BYTES_MAX: usize = 1024;

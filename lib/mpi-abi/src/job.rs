@@ -9,7 +9,7 @@ use alloc::alloc::{Layout, alloc, dealloc};
 use alloc::format;
 use alloc::rc::Rc;
 use core::ffi::{c_char, c_double, c_int, c_void};
-use glass_mpi::{Communicator, Error, World};
+use glass_lib_mpi::{Communicator, Error, World};
 
 const THREAD_SINGLE: c_int = 0;
 /// What we allow: any thread calls, one at a time.

@@ -1,4 +1,4 @@
-//! The C functions of the MPI 5.0 standard ABI over `glass_mpi`: a host (processes of Linux, cores of a VM) links it and provides [`Host`].
+//! The C functions of the MPI 5.0 standard ABI over `glass_lib_mpi`: a host (processes of Linux, cores of a VM) links it and provides [`Host`].
 //!
 //! Every pointer is the calling program's, and valid as the standard requires: that is the contract of every function here and of every
 //! `unsafe` block which reads or writes through an argument. One thread calls at a time (`MPI_THREAD_SERIALIZED`).

@@ -5,10 +5,10 @@ macro_rules! mpi {
     ($($(#[$attribute:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) on $on:expr; $body:block)*) => { $(
         const _: () = {
             #[allow(unused_unsafe)] // Some bodies are safe.
-            unsafe fn inner($($argument: $type),*) -> Result<(), glass_mpi::Error> { unsafe { $body } }
+            unsafe fn inner($($argument: $type),*) -> Result<(), glass_lib_mpi::Error> { unsafe { $body } }
             #[unsafe(export_name = stringify!($name))]
             unsafe extern "C" fn own($($argument: $type),*) -> core::ffi::c_int {
-                let span = crate::global::Call::start(const { glass_mpi::trace::mpi_call(stringify!($name)) });
+                let span = crate::global::Call::start(const { glass_lib_mpi::trace::mpi_call(stringify!($name)) });
                 let result = unsafe { inner($($argument),*) };
                 span.end();
                 match result {
@@ -29,7 +29,7 @@ macro_rules! mpi_pair {
     ($(fn $name:ident $large:ident [$count:ident] ($($argument:ident: $type:ty),* $(,)?) on $on:expr; $body:block)*) => { $(
         const _: () = {
             #[allow(unused_unsafe)] // Some bodies are safe.
-            unsafe fn inner<$count: crate::handles::Count>($($argument: $type),*) -> Result<(), glass_mpi::Error> {
+            unsafe fn inner<$count: crate::handles::Count>($($argument: $type),*) -> Result<(), glass_lib_mpi::Error> {
                 unsafe { $body }
             }
             mpi_pair!(@export $name, $count = core::ffi::c_int, ($($argument: $type),*), $on);
@@ -41,7 +41,7 @@ macro_rules! mpi_pair {
             type $count = $counts;
             #[unsafe(export_name = stringify!($name))]
             unsafe extern "C" fn own($($argument: $type),*) -> core::ffi::c_int {
-                let span = crate::global::Call::start(const { glass_mpi::trace::mpi_call(stringify!($name)) });
+                let span = crate::global::Call::start(const { glass_lib_mpi::trace::mpi_call(stringify!($name)) });
                 let result = unsafe { inner::<$count>($($argument),*) };
                 span.end();
                 match result {

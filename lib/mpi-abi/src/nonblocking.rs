@@ -10,7 +10,7 @@ use crate::objects::Pending;
 use crate::requests::{self};
 use alloc::rc::Rc;
 use core::ffi::{c_int, c_void};
-use glass_mpi::{Error, Mode, Source, Status};
+use glass_lib_mpi::{Error, Mode, Source, Status};
 
 /// How a send keeps its bytes.
 #[derive(Clone, Copy)]

@@ -4,7 +4,7 @@ use crate::handles::Handle;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::ffi::{c_int, c_void};
-use glass_mpi::{Communicator, Datatype, Error, Group, Id, Message, Slab, Status};
+use glass_lib_mpi::{Communicator, Datatype, Error, Group, Id, Message, Slab, Status};
 
 /// Keys and values in the order in which they were attached.
 pub type Attributes = Vec<(c_int, usize)>;
@@ -97,7 +97,7 @@ pub struct Objects {
     pub groups: Slab<Rc<Group>>,
     pub types: Slab<Type>,
     pub predefined: Vec<Option<Type>>,
-    pub operations: Slab<glass_mpi::Operation>,
+    pub operations: Slab<glass_lib_mpi::Operation>,
     pub requests: Slab<Pending>,
     pub handlers: Slab<Handler>,
     pub keyvals: Vec<Keyval>,

@@ -5,7 +5,7 @@ use crate::global::{find, objects};
 use crate::handles::{COMM_SELF, Handle, Kind, OP_NULL, handle_of};
 use alloc::rc::Rc;
 use core::ffi::{c_int, c_void};
-use glass_mpi::{Error, Operation, Predefined};
+use glass_lib_mpi::{Error, Operation, Predefined};
 
 type Function = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_int, *mut Handle);
 type LargeFunction = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut i64, *mut Handle);
@@ -36,7 +36,7 @@ pub fn operation(handle: Handle) -> Result<Operation, Error> {
 
 /// The engine's view of a function of the program, which `call` calls with two buffers and a handle.
 fn add(commutes: c_int, call: impl Fn(*mut c_void, *mut c_void, usize, *mut Handle) + 'static) -> Handle {
-    let function = move |first: &mut [u8], second: &mut [u8], count: usize, datatype: &Rc<glass_mpi::Datatype>| {
+    let function = move |first: &mut [u8], second: &mut [u8], count: usize, datatype: &Rc<glass_lib_mpi::Datatype>| {
         let (mut handle, mapped) = datatypes::mapped(datatype);
         // The slices begin at the first byte of data, the program's view where the first element does.
         let start = datatype.span(count).0;
@@ -87,7 +87,7 @@ mpi_pair! {
         let (first, second) = (buffer(first, count, handle)?, buffer(second, count, handle)?);
         operation.check(&first.datatype)?;
         let (start, bytes) = first.datatype.span(first.count);
-        let slice = |of: &glass_mpi::Buffer| {
+        let slice = |of: &glass_lib_mpi::Buffer| {
             let memory = of.base.memory(start, bytes);
             core::slice::from_raw_parts_mut(memory.address() as *mut u8, memory.bytes())
         };

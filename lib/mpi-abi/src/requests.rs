@@ -7,7 +7,7 @@ use crate::objects::{Pending, Stage};
 use crate::status::{RawStatus, put, put_error};
 use alloc::vec::Vec;
 use core::ffi::c_int;
-use glass_mpi::{Error, Status};
+use glass_lib_mpi::{Error, Status};
 
 /// Keeps a request.
 pub fn add(pending: Pending) -> Handle {

@@ -3,7 +3,7 @@
 use crate::global::datatype;
 use crate::handles::{ANY_SOURCE, ANY_TAG, COMM_SELF, Count, Handle, PROC_NULL, UNDEFINED};
 use core::ffi::c_int;
-use glass_mpi::{Error, Status};
+use glass_lib_mpi::{Error, Status};
 
 /// As C has it. `internal` has the bytes received and whether it was cancelled.
 #[derive(Debug, Clone, Copy)]

@@ -1,9 +1,9 @@
 //! The ring between two ranks under every order of memory accesses that the language allows: run with `--cfg loom`.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p glass-mpi --release --test ring`, in a target folder of its own.
+//! `RUSTFLAGS="--cfg loom" cargo test -p glass-lib-mpi --release --test ring`, in a target folder of its own.
 #![cfg(loom)]
 
-use glass_mpi::{Body, Consumer, Credit, Line, Memory, Producer, Slot};
+use glass_lib_mpi::{Body, Consumer, Credit, Line, Memory, Producer, Slot};
 use loom::thread;
 use std::ptr::NonNull;
 use std::sync::Arc;

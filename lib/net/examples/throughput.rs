@@ -1,6 +1,6 @@
 //! Measures the cost of the stack: two stacks in one thread, connected by queues in memory.
 //!
-//! `cargo run --release -p glass-net --example throughput`
+//! `cargo run --release -p glass-lib-net --example throughput`
 
 #[path = "../tests/all/common/mod.rs"]
 #[allow(dead_code, reason = "the tests use the rest")]
@@ -9,7 +9,7 @@ mod common;
 use common::{Wire, config, run};
 use core::time::Duration;
 use glass_api::{Listener, Net, Stream};
-use glass_net::Config;
+use glass_lib_net::Config;
 use std::time::Instant;
 
 const PORT: u16 = 80;

@@ -12,7 +12,7 @@ use core::net::SocketAddr;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use glass_api::{Instant, NetError, zeroed_bytes};
-use glass_trace::{BlockKind, Group, Name, is_on};
+use glass_lib_trace::{BlockKind, Group, Name, is_on};
 use smoltcp::phy::DeviceCapabilities;
 use smoltcp::socket::tcp::{self, RecvError, SendError};
 use smoltcp::wire::IpEndpoint;
@@ -268,7 +268,7 @@ impl State {
     /// Records in the trace what the task waits for on this connection.
     fn block(&mut self, kind: BlockKind, name: &Name, id: ConnectionId) {
         if is_on(Group::Tasks) {
-            glass_trace::block(kind, name, self.table.get(id).flow.number.into());
+            glass_lib_trace::block(kind, name, self.table.get(id).flow.number.into());
         }
     }
 

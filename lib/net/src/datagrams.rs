@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::task::{Context, Poll, Waker};
 use glass_api::NetError;
-use glass_trace::BlockKind;
+use glass_lib_trace::BlockKind;
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::phy::Device;
 use smoltcp::socket::udp::{PacketBuffer, PacketMetadata, RecvError, Socket};
@@ -143,7 +143,7 @@ impl State {
             }
             Err(_) => {
                 port.sender = Some(context.waker().clone());
-                glass_trace::block(BlockKind::Send, &SEND_DATAGRAM, port.port.into());
+                glass_lib_trace::block(BlockKind::Send, &SEND_DATAGRAM, port.port.into());
                 Poll::Pending
             }
         }
@@ -168,7 +168,7 @@ impl State {
             }
             Err(RecvError::Exhausted | RecvError::Truncated) => {
                 socket.register_recv_waker(context.waker());
-                glass_trace::block(BlockKind::Receive, &RECEIVE_DATAGRAM, port.port.into());
+                glass_lib_trace::block(BlockKind::Receive, &RECEIVE_DATAGRAM, port.port.into());
                 Poll::Pending
             }
         }

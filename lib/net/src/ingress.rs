@@ -11,7 +11,7 @@ use crate::state::{State, to_smoltcp};
 use crate::table::{ConnectionId, Ends};
 use crate::trace::{Flow, Traced, segment_bytes, window_scale};
 use core::cell::Cell;
-use glass_trace::{Group, is_on};
+use glass_lib_trace::{Group, is_on};
 use smoltcp::phy::{Device, DeviceCapabilities, RxToken, TxToken};
 use smoltcp::socket::tcp;
 use smoltcp::time::Instant;

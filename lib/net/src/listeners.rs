@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::task::{Poll, Waker};
 use core::time::Duration;
 use glass_api::{Instant, NetError};
-use glass_trace::BlockKind;
+use glass_lib_trace::BlockKind;
 use smoltcp::phy::DeviceCapabilities;
 use smoltcp::socket::tcp;
 use smoltcp::wire::IpEndpoint;
@@ -87,7 +87,7 @@ impl State {
             }
         }
         listener.waker = Some(waker.clone());
-        glass_trace::block(BlockKind::Accept, &ACCEPT, listener.port.into());
+        glass_lib_trace::block(BlockKind::Accept, &ACCEPT, listener.port.into());
         Poll::Pending
     }
 

@@ -14,7 +14,7 @@ use core::pin::pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use glass_api::{Instant, Net, NetError, Stream, check_host_name};
-use glass_trace::BlockKind;
+use glass_lib_trace::BlockKind;
 use smoltcp::phy::DeviceCapabilities;
 use smoltcp::socket::dns::{GetQueryResultError, QueryHandle, Socket, StartQueryError};
 use smoltcp::wire::{DnsQueryType, IpAddress};
@@ -222,7 +222,7 @@ impl State {
             Err(GetQueryResultError::Pending) => {
                 socket.register_query_waker(pending.handle, context.waker());
                 pending.waker.clone_from(context.waker());
-                glass_trace::block(BlockKind::Resource, &NAME, 0);
+                glass_lib_trace::block(BlockKind::Resource, &NAME, 0);
                 Poll::Pending
             }
             // An answer would have been found where it was received.

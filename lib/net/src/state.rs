@@ -22,7 +22,7 @@ use core::net::{IpAddr, Ipv6Addr};
 use core::task::Waker;
 use core::time::Duration;
 use glass_api::Instant;
-use glass_executor::sync::Notify;
+use glass_lib_executor::sync::Notify;
 use smoltcp::iface::{Interface, SocketHandle, SocketSet};
 use smoltcp::phy::TxToken;
 use smoltcp::socket::dns;

@@ -12,7 +12,7 @@ use crate::trace::{Flow, address_number};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use glass_api::Instant;
-use glass_trace::Presence;
+use glass_lib_trace::Presence;
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::{Socket, tcp};
 use smoltcp::wire::{IpAddress, IpEndpoint};
@@ -97,7 +97,7 @@ impl Connection {
     /// Records in the trace that it opens, closes or was open before.
     fn trace(&self, presence: Presence) {
         let Ends { local, remote } = self.ends;
-        glass_trace::connection(self.flow.number, presence, address_number(remote.addr), local.port, remote.port);
+        glass_lib_trace::connection(self.flow.number, presence, address_number(remote.addr), local.port, remote.port);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::segment::segment_of;
 use core::cell::Cell;
-use glass_trace::{Group, Name, is_on};
+use glass_lib_trace::{Group, Name, is_on};
 use smoltcp::phy::{PacketMeta, TxToken};
 use smoltcp::wire::{IpAddress, TcpOption, TcpPacket, TcpSeqNumber};
 
@@ -59,7 +59,7 @@ impl Flow {
             self.acknowledged = Some(segment.numbers.1);
         }
         let (numbers, window) = (segment.raw_numbers(), segment.window(self.peer_scale));
-        glass_trace::segment_in(self.number, segment.flags, numbers, segment.payload_bytes, window);
+        glass_lib_trace::segment_in(self.number, segment.flags, numbers, segment.payload_bytes, window);
     }
 
     /// Records a sent frame in the trace.
@@ -67,9 +67,9 @@ impl Flow {
         let Some(segment) = Segment::of(frame) else { return };
         let (numbers, window) = (segment.raw_numbers(), segment.window(self.own_scale));
         if self.is_repeated(&segment) {
-            glass_trace::retransmit(self.number, segment.flags, numbers, segment.payload_bytes, window);
+            glass_lib_trace::retransmit(self.number, segment.flags, numbers, segment.payload_bytes, window);
         }
-        glass_trace::segment_out(self.number, segment.flags, numbers, segment.payload_bytes, window);
+        glass_lib_trace::segment_out(self.number, segment.flags, numbers, segment.payload_bytes, window);
         let end = segment.numbers.0 + segment.sequence_length;
         if segment.flags & RST == 0 && self.sent.is_none_or(|sent| sent < end) {
             self.sent = Some(end);

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicI64, Ordering};
 /// A counter that only grows.
 ///
 /// ```
-/// use glass_trace::Counter;
+/// use glass_lib_trace::Counter;
 ///
 /// static UPLOADS: Counter = Counter::new("uploads done");
 /// UPLOADS.add(1);
@@ -42,7 +42,7 @@ impl Counter {
 /// A value that rises and falls, such as the length of a queue.
 ///
 /// ```
-/// use glass_trace::Gauge;
+/// use glass_lib_trace::Gauge;
 ///
 /// static WAITING: Gauge = Gauge::new("clients waiting");
 /// WAITING.add(3);

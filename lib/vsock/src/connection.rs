@@ -7,7 +7,7 @@ use crate::stack::ListenerId;
 use alloc::collections::VecDeque;
 use core::task::Waker;
 use glass_api::{Buf, Instant};
-use glass_trace::Presence;
+use glass_lib_trace::Presence;
 
 /// How far a connection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,7 +139,7 @@ impl Connection {
     /// The connection opens or ends. The trace has 16 bits for a port, so it shows the lower ones.
     pub(crate) fn trace(&self, presence: Presence) {
         let Ends { local_port, peer_port, .. } = self.ends;
-        glass_trace::connection(self.number, presence, 0, local_port as u16, peer_port as u16);
+        glass_lib_trace::connection(self.number, presence, 0, local_port as u16, peer_port as u16);
     }
 
     /// Takes the credit that a packet's header grants. A peer cannot have consumed what was never sent to it.

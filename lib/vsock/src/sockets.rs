@@ -11,7 +11,7 @@ use alloc::rc::Rc;
 use core::cell::RefCell;
 use core::future::poll_fn;
 use glass_api::{Buf, Instant, NetError, Port, VsockAddress};
-use glass_trace::{BlockKind, block};
+use glass_lib_trace::{BlockKind, block};
 
 /// The connections of one machine, shared by its driver, its listeners and its streams. Clones share them.
 #[derive(Clone)]

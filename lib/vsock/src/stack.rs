@@ -7,7 +7,7 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::task::{Poll, Waker};
 use glass_api::{Buf, Instant, NetError, Port};
-use glass_trace::Presence;
+use glass_lib_trace::Presence;
 
 /// Resets for packets of no connection that wait to be sent; more are dropped, and their peers run into time-outs.
 const REPLIES_MAX: usize = 1024;

@@ -8,7 +8,7 @@ use core::cell::Cell;
 use core::future::poll_fn;
 use core::task::{Poll, Waker};
 use glass_api::{Address, Buf, NetError, VsockAddress};
-use glass_trace::{BlockKind, Name, block};
+use glass_lib_trace::{BlockKind, Name, block};
 
 /// A vsock connection; see [`glass_api::Stream`].
 ///

@@ -1,6 +1,6 @@
 //! What tasks wait on, by name.
 
-use glass_trace::Name;
+use glass_lib_trace::Name;
 
 pub(crate) static CONNECT: Name = Name::new("vsock connect");
 pub(crate) static ACCEPT: Name = Name::new("vsock accept");

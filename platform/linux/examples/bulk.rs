@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use glass_api::{Listener, Net, Platform, Spawn, Stream};
-use glass_http::{Connection, HttpError, Limits, Method, Request, Response, Status};
+use glass_lib_http::{Connection, HttpError, Limits, Method, Request, Response, Status};
 use glass_platform_linux::LinuxPlatform;
 use std::error::Error;
 use std::process::ExitCode;

@@ -2,7 +2,7 @@
 
 use crate::requests::{Device, Request};
 use crate::trace;
-use glass_trace::{BlockKind, Name, Operation};
+use glass_lib_trace::{BlockKind, Name, Operation};
 use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, Write};
@@ -101,7 +101,7 @@ impl Lines {
             if !wakers.iter().any(|waker| waker.will_wake(context.waker())) {
                 wakers.push(context.waker().clone());
             }
-            glass_trace::block(BlockKind::Resource, &ROOM, lines as u64);
+            glass_lib_trace::block(BlockKind::Resource, &ROOM, lines as u64);
             Poll::Pending
         })
         .await;

@@ -8,8 +8,8 @@ use glass_api::{
     Clock, Console, CoreHandle, Cores, Instant, JoinHandle, Random, Spawn, SpawnError, SpawnOnError, WallSource,
     WallTime,
 };
-use glass_cores::Mailboxes;
-use glass_executor::{Executor, Unpark};
+use glass_lib_cores::Mailboxes;
+use glass_lib_executor::{Executor, Unpark};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fmt;
 use std::io;

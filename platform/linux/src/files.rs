@@ -3,7 +3,7 @@
 use crate::requests::{Device, Request};
 use crate::workers::Workers;
 use glass_api::{Buf, DirectoryEntry, ENTRIES_MAX, File, FileError, FileKind, Files, Metadata, Open, check_path};
-use glass_trace::Operation;
+use glass_lib_trace::Operation;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::io::{self, IoSliceMut};

@@ -5,7 +5,7 @@
 
 use crate::sys::discard_fetched_instructions;
 use glass_formats::trace::Group;
-use glass_trace::functions::{self, Text};
+use glass_lib_trace::functions::{self, Text};
 use rustix::thread::{MembarrierCommand, membarrier};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

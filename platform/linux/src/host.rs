@@ -7,8 +7,8 @@ use crate::functions;
 use crate::names::Names;
 use crate::trace::Rate;
 use crate::vsock::Hybrid;
-use glass_executor::sync::Latch;
-use glass_trace::Group;
+use glass_lib_executor::sync::Latch;
+use glass_lib_trace::Group;
 use std::cell::Cell;
 use std::net::IpAddr;
 
@@ -50,7 +50,7 @@ impl Duties for Host {
 
 /// Carries out the requests of the host.
 fn follow_host(core: &LinuxCore) {
-    let change = glass_trace::follow_host(functions::switch);
+    let change = glass_lib_trace::follow_host(functions::switch);
     if change.is_some_and(|change| change.switched_on & Group::Tasks as u32 != 0) {
         core.announce_all();
     }

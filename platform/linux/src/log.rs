@@ -1,7 +1,7 @@
 //! Messages of the service on its console.
 
 use crate::console::Lines;
-use glass_trace::{ConsoleLog, LevelFilter, tracing_subscriber};
+use glass_lib_trace::{ConsoleLog, LevelFilter, tracing_subscriber};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;

@@ -3,7 +3,7 @@
 use crate::requests::Device;
 use crate::workers::Workers;
 use glass_api::{NetError, check_host_name};
-use glass_trace::Operation;
+use glass_lib_trace::Operation;
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
 

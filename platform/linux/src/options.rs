@@ -1,6 +1,6 @@
 //! The process's command line: what the platform is, and what goes to the service.
 
-use glass_trace::{LEVELS, LevelFilter, parse_level};
+use glass_lib_trace::{LEVELS, LevelFilter, parse_level};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};

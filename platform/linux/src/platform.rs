@@ -13,8 +13,8 @@ use crate::vsock::Hybrid;
 use crate::workers::Workers;
 use crate::{log, memory, signals};
 use glass_api::{Console, MemoryUse, Platform};
-use glass_executor::sync::Latch;
-use glass_trace::Name;
+use glass_lib_executor::sync::Latch;
+use glass_lib_trace::Name;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
@@ -147,4 +147,4 @@ impl Platform for LinuxPlatform {
     }
 }
 
-glass_cores::forward_to_core!(LinuxPlatform, LinuxCore, |platform| &platform.host.core);
+glass_lib_cores::forward_to_core!(LinuxPlatform, LinuxCore, |platform| &platform.host.core);

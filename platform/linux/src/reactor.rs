@@ -1,8 +1,8 @@
 //! Which sockets are ready: epoll, edge-triggered, and the bell that other threads ring.
 
 use crate::trace;
-use glass_executor::Unpark;
-use glass_trace::{BlockKind, Group, Name, WakeSource, block, has_request, idle_begin, idle_end, interrupt, is_on};
+use glass_lib_executor::Unpark;
+use glass_lib_trace::{BlockKind, Group, Name, WakeSource, block, has_request, idle_begin, idle_end, interrupt, is_on};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};

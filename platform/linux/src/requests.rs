@@ -1,6 +1,6 @@
 //! Trace events of the requests to a process's devices.
 
-use glass_trace::{BlockKind, Operation, block_numbered, complete, intern, submit};
+use glass_lib_trace::{BlockKind, Operation, block_numbered, complete, intern, submit};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -2,7 +2,7 @@
 
 use crate::cores::LinuxCore;
 use crate::reactor::{Interest, Role};
-use glass_executor::sync::Latch;
+use glass_lib_executor::sync::Latch;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 use std::future::poll_fn;

@@ -3,7 +3,7 @@
 //! A wake-up costs some 10 us, a poll a transfer of a cache line. Only a core that was woken by another one soon after it fell asleep polls,
 //! so services of one core, and those that wait for sockets, are not affected.
 
-use glass_trace::{WakeSource, spin_begin, spin_end};
+use glass_lib_trace::{WakeSource, spin_begin, spin_end};
 use std::hint::spin_loop;
 use std::time::{Duration, Instant};
 

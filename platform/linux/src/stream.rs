@@ -2,7 +2,7 @@
 
 use crate::reactor::{Interest, Watched};
 use glass_api::{Address, Machine, NetError, ReadHalf, Split, Stream, WriteHalf};
-use glass_trace::Presence;
+use glass_lib_trace::Presence;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
@@ -61,7 +61,7 @@ impl HostStream {
         let remote = if let Machine::Ip(IpAddr::V4(address)) = self.peer.machine() { address.to_bits() } else { 0 };
         // The trace has 16 bits for a port.
         let ports = (self.local_port as u16, port_of(self.peer) as u16);
-        glass_trace::connection(self.socket.number(), presence, remote, ports.0, ports.1);
+        glass_lib_trace::connection(self.socket.number(), presence, remote, ports.0, ports.1);
     }
 
     async fn receive(&self, buf: &mut [u8]) -> Result<usize, NetError> {

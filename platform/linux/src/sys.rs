@@ -48,7 +48,7 @@ pub(crate) fn share(control: &'static Control, area_bytes: usize) -> io::Result<
     let place = ptr::from_ref(control).cast_mut().cast::<c_void>();
     // SAFETY: `Control` is aligned to pages and made of whole ones (`const` below), so that nothing else lies in those
     // that are replaced. It consists of atomics, which may change at any time, and is never freed, being a static.
-    // The file is zero as the static was: no code writes to it before `glass_trace::start`, which comes later.
+    // The file is zero as the static was: no code writes to it before `glass_lib_trace::start`, which comes later.
     let placed =
         unsafe { rustix::mm::mmap(place, CONTROL_BYTES, protection, MapFlags::SHARED | MapFlags::FIXED, &file, 0)? };
     assert_eq!(placed, place, "MAP_FIXED maps at the given address");

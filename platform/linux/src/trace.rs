@@ -3,7 +3,7 @@
 use crate::sys::nominal_rate;
 use crate::{functions, sys};
 use glass_formats::trace::{EVENT_WORDS, GROUPS, Group, RINGS_MAX};
-use glass_trace::{CONTROL, Writer, ticks};
+use glass_lib_trace::{CONTROL, Writer, ticks};
 use std::cell::Cell;
 use std::env;
 use std::io;
@@ -45,11 +45,11 @@ pub(crate) fn start(groups: u32) -> io::Result<()> {
     if AREA.set(Area { words, used: AtomicUsize::new(0) }).is_err() {
         return Ok(());
     }
-    glass_trace::start(true, words, ticks(), nominal_rate().unwrap_or(0));
+    glass_lib_trace::start(true, words, ticks(), nominal_rate().unwrap_or(0));
     attach_with("main", MAIN_RING_WORDS);
     if groups != 0 {
         functions::start(groups);
-        glass_trace::switch(groups);
+        glass_lib_trace::switch(groups);
     }
     Ok(())
 }
@@ -70,7 +70,7 @@ fn attach_with(name: &str, word_count: usize) {
     // Beyond the area there is no memory, and the claim counts the thread as one without a ring.
     let words = area.words.get(first..first.saturating_add(word_count)).unwrap_or_default();
     // A thread's ring is kept after its end, since what it did is still of interest. `RINGS_MAX` bounds them.
-    glass_trace::set_current(Writer::claim(name, words).map(|writer| &*Box::leak(Box::new(writer))));
+    glass_lib_trace::set_current(Writer::claim(name, words).map(|writer| &*Box::leak(Box::new(writer))));
 }
 
 /// The rate of the clock of events, measured while the service runs, so that its start need not wait.
@@ -88,7 +88,7 @@ impl Rate {
     /// Zero of the guest's clock is now.
     pub(crate) fn begin() -> Rate {
         let (begin, begin_ticks) = now();
-        glass_trace::set_origin(begin_ticks);
+        glass_lib_trace::set_origin(begin_ticks);
         Rate { begin, begin_ticks, done: Cell::new(0) }
     }
 
@@ -106,7 +106,7 @@ impl Rate {
         let (end, end_ticks) = now();
         let elapsed_ns = (end - self.begin).as_nanos().max(1);
         let rate = u128::from(end_ticks.saturating_sub(self.begin_ticks)) * 1_000_000_000 / elapsed_ns;
-        glass_trace::set_rate(u64::try_from(rate).unwrap_or(0));
+        glass_lib_trace::set_rate(u64::try_from(rate).unwrap_or(0));
         let passed = MEASURED_AFTER.iter().filter(|after| elapsed_ns >= after.as_nanos()).count();
         self.done.set(passed);
     }

@@ -3,7 +3,7 @@
 use crate::cores;
 use crate::requests::Request;
 use crate::trace;
-use glass_trace::{BlockKind, Name, WakeSource, block};
+use glass_lib_trace::{BlockKind, Name, WakeSource, block};
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -135,9 +135,9 @@ impl Shared {
                 return;
             } else {
                 state.idle += 1;
-                glass_trace::idle_begin(None);
+                glass_lib_trace::idle_begin(None);
                 state = self.job_came.wait(state).unwrap_or_else(PoisonError::into_inner);
-                glass_trace::idle_end(WakeSource::Core, 0);
+                glass_lib_trace::idle_end(WakeSource::Core, 0);
                 state.idle -= 1;
             }
         }
@@ -187,7 +187,7 @@ impl<T> Future for Running<T> {
 mod tests {
     use super::*;
     use crate::requests::Device;
-    use glass_trace::Operation;
+    use glass_lib_trace::Operation;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc;
     use std::task::Wake;

@@ -3,8 +3,8 @@
 use crate::sys::{self, Peers};
 use core::hint::spin_loop;
 use core::time::Duration;
-use glass_mpi::trace::Trace;
-use glass_mpi::{Fabric, Memory, Segment};
+use glass_lib_mpi::trace::Trace;
+use glass_lib_mpi::{Fabric, Memory, Segment};
 
 /// Fruitless polls with a pause each, while each rank has a core of its own: some milliseconds. A rank that yields earlier on a busy machine
 /// loses the core for a time slice.

@@ -3,8 +3,8 @@
 use crate::{job, sys};
 use alloc::boxed::Box;
 use alloc::string::String;
-use glass_mpi::{Fabric, Segment};
-use glass_mpi_abi::Host;
+use glass_lib_mpi::{Fabric, Segment};
+use glass_lib_mpi_abi::Host;
 
 /// This process.
 pub(crate) struct ProcessHost;

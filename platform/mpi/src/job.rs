@@ -4,7 +4,7 @@ use crate::fabric::ProcessFabric;
 use crate::sys;
 use alloc::format;
 use alloc::string::String;
-use glass_mpi::{RANKS_MAX, Segment, bytes_of};
+use glass_lib_mpi::{RANKS_MAX, Segment, bytes_of};
 
 /// Rank, number of ranks and the descriptor of their memory.
 const RANK: &str = "GLASS_MPI_RANK";

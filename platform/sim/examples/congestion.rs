@@ -9,7 +9,7 @@ mod common;
 use common::{PORT, listen, read_to_end};
 use core::time::Duration;
 use glass_api::{Net, Platform, Stream};
-use glass_net::{Address, Config, Congestion};
+use glass_lib_net::{Address, Config, Congestion};
 use glass_platform_sim::{LinkConfig, NodeConfig, World};
 
 const BYTES: usize = 2_000_000;

@@ -8,7 +8,7 @@ use core::cell::RefCell;
 use core::ops::Range;
 use core::time::Duration;
 use glass_api::{Block, BlockError, BlockInfo, Buf, Instant, check_change, check_request};
-use glass_executor::Executor;
+use glass_lib_executor::Executor;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 

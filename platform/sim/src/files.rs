@@ -6,7 +6,7 @@ use core::cell::{Cell, RefCell};
 use core::ops::Range;
 use core::time::Duration;
 use glass_api::{Buf, DirectoryEntry, File, FileError, FileKind, Files, Metadata, Open, check_path, path_names};
-use glass_executor::Executor;
+use glass_lib_executor::Executor;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 

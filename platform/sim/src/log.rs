@@ -4,7 +4,7 @@ use crate::node::Node;
 use core::cell::RefCell;
 use core::fmt;
 use glass_api::{Clock, Console};
-use glass_trace::{ConsoleLog, LevelFilter, tracing_subscriber};
+use glass_lib_trace::{ConsoleLog, LevelFilter, tracing_subscriber};
 
 thread_local! {
     /// The node whose tasks run on this thread.

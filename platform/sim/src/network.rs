@@ -6,8 +6,8 @@ use core::cell::RefCell;
 use core::ops::Range;
 use core::time::Duration;
 use glass_api::Instant;
-use glass_net::smoltcp::phy::{self, Device, DeviceCapabilities, Medium};
-use glass_net::smoltcp::time;
+use glass_lib_net::smoltcp::phy::{self, Device, DeviceCapabilities, Medium};
+use glass_lib_net::smoltcp::time;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 

@@ -14,11 +14,11 @@ use glass_api::{
     Clock, Console, CoreHandle, Cores, Instant, JoinHandle, MemoryUse, Platform, Random, Spawn, SpawnError,
     SpawnOnError, VsockAddress, WallSource, WallTime,
 };
-use glass_cores::Mailboxes;
-use glass_executor::sync::Latch;
-use glass_executor::{Executor, Unpark};
-use glass_net::{Address, Config, Sockets};
-use glass_vsock::Joined;
+use glass_lib_cores::Mailboxes;
+use glass_lib_executor::sync::Latch;
+use glass_lib_executor::{Executor, Unpark};
+use glass_lib_net::{Address, Config, Sockets};
+use glass_lib_vsock::Joined;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -294,7 +294,7 @@ impl Node {
         self.machine.executors.iter().filter_map(Executor::next_deadline).min()
     }
 
-    pub(crate) fn vsock_sockets(&self) -> &glass_vsock::Sockets {
+    pub(crate) fn vsock_sockets(&self) -> &glass_lib_vsock::Sockets {
         self.machine.net.vsock.as_ref().expect("each machine has vsock")
     }
 
@@ -389,7 +389,7 @@ impl Cores for SimCore {
     }
 }
 
-glass_cores::forward_to_core!(Node, SimCore, |node| &node.first);
+glass_lib_cores::forward_to_core!(Node, SimCore, |node| &node.first);
 
 impl Platform for Node {
     type Block = SimBlock;

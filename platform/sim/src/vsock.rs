@@ -5,7 +5,7 @@ use crate::trace::Trace;
 use core::ops::Range;
 use core::time::Duration;
 use glass_api::{Buf, Instant};
-use glass_vsock::{Packet, Sockets};
+use glass_lib_vsock::{Packet, Sockets};
 use std::collections::BTreeMap;
 
 const LATENCY: Range<Duration> = Duration::from_micros(5)..Duration::from_micros(50);

@@ -12,8 +12,8 @@ use core::fmt;
 use core::net::Ipv4Addr;
 use core::time::Duration;
 use glass_api::Instant;
-use glass_net::{Address, Counters, Ipv6, Stack};
-use glass_vsock::Joined;
+use glass_lib_net::{Address, Counters, Ipv6, Stack};
+use glass_lib_vsock::Joined;
 use std::rc::Rc;
 
 /// Nodes that a world can have: the hosts of 10.0.0.0/24.
@@ -106,8 +106,8 @@ impl World {
         let stack = Stack::new(device, mac, network_config, seed.into(), self.clock.now());
         let stack = stack.unwrap_or_else(|error| panic!("the network of {name}: {error}"));
         let clock = self.clock.clone();
-        let vsock_config = glass_vsock::Config::default();
-        let vsock = glass_vsock::Sockets::new(vsock::cid(port).into(), vsock_config, seed, move || clock.now());
+        let vsock_config = glass_lib_vsock::Config::default();
+        let vsock = glass_lib_vsock::Sockets::new(vsock::cid(port).into(), vsock_config, seed, move || clock.now());
         let node = Node::new(Parts {
             name: name.to_string(),
             port,

@@ -35,7 +35,7 @@ pub fn initialize(frequency: Frequency, origin: u64) {
     core.clock_origin.set(origin);
     core.clock_scale.set(scale(hz));
     core.state().tsc_hz.store(hz, Ordering::Relaxed);
-    glass_trace::set_rate(hz);
+    glass_lib_trace::set_rate(hz);
 }
 
 /// Nanoseconds per tick as a fixed-point number.

@@ -9,9 +9,9 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::str::FromStr;
 use core::time::Duration;
+use glass_drivers_xen::BlkFeatures;
 use glass_formats::trace::Group;
-use glass_trace::{LevelFilter, parse_level};
-use glass_xen::BlkFeatures;
+use glass_lib_trace::{LevelFilter, parse_level};
 
 /// The word that [`trace_groups`] reads.
 const TRACE_WORD: &str = "trace=";

@@ -14,10 +14,10 @@ use core::mem::offset_of;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use glass_api::{Instant, WallTime};
-use glass_cores::List;
-use glass_executor::Executor;
 use glass_formats::{Activity, CORE_MAGIC, CORES_MAX, CoreState};
-use glass_trace::Writer;
+use glass_lib_cores::List;
+use glass_lib_executor::Executor;
+use glass_lib_trace::Writer;
 
 /// Prints one line.
 pub type Print = dyn Fn(fmt::Arguments);
@@ -29,7 +29,7 @@ pub const SEGMENTS: usize = 9;
 #[repr(C, align(64))]
 pub struct Core {
     this: Cell<*const Core>,
-    /// Written by `glass_trace` alone, see `CORE_WORDS_OFFSET` there.
+    /// Written by `glass_lib_trace` alone, see `CORE_WORDS_OFFSET` there.
     trace_words: [Cell<usize>; 2],
     /// Where the CPU puts what it saves when it enters ring 0.
     pub ring0_stack_top: Cell<u64>,
@@ -83,7 +83,7 @@ pub struct Core {
     pub mail: Mail,
 }
 
-const _: () = assert!(offset_of!(Core, trace_words) == glass_trace::CORE_WORDS_OFFSET);
+const _: () = assert!(offset_of!(Core, trace_words) == glass_lib_trace::CORE_WORDS_OFFSET);
 /// The offsets that boot.s has.
 const _: () = assert!(offset_of!(Core, ring0_stack_top) == 24 && offset_of!(Core, stack_top) == 32);
 const _: () = assert!(offset_of!(Core, fault_stack_top) == 40 && offset_of!(Core, segments_pointer) == 48);

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use glass_api::Instant;
 use glass_drivers_device::{Driver, Notice, SetupError, Violation};
-use glass_virtio::Transport;
+use glass_drivers_virtio::Transport;
 
 /// How often a device that broke is started again. One that breaks again and again is of no use to its service.
 const RESTARTS_MAX: u8 = 1;
@@ -93,7 +93,7 @@ impl fmt::Display for StartError {
 impl Drivers {
     /// Adds a driver.
     pub fn add(&mut self, label: String, mut driver: Box<dyn Driver>) {
-        let name = glass_trace::intern(&label);
+        let name = glass_lib_trace::intern(&label);
         driver.set_trace_name(name);
         self.entries.push(Entry { driver, label, name, restarts_left: RESTARTS_MAX, is_given_up: false });
     }

@@ -10,8 +10,8 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::cell::RefCell;
 use glass_drivers_device::{Driver, SetupError, Violation};
-use glass_virtio::device;
-use glass_virtio::fake::Fake;
+use glass_drivers_virtio::device;
+use glass_drivers_virtio::fake::Fake;
 
 /// How the fake controller hears of an interrupt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

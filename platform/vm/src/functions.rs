@@ -8,8 +8,8 @@ use crate::arch::paging::{AddressSpace, OutOfTables, Protection, TableMemory};
 use crate::cores;
 use core::ptr;
 use core::sync::atomic::{Ordering, fence};
-use glass_trace::Group;
-use glass_trace::functions::{self, Text};
+use glass_lib_trace::Group;
+use glass_lib_trace::functions::{self, Text};
 
 /// Far above all memory and devices of a VM.
 const SECOND_ADDRESS: u64 = 1 << 40;
@@ -30,7 +30,7 @@ pub fn map<M: TableMemory>(space: &mut AddressSpace<M>) -> Result<(), OutOfTable
 
 /// Traces all functions if their group is on: none was chosen yet. Comes after [`map`], when the tables are in use.
 pub fn start() {
-    if glass_trace::is_on(Group::Functions) {
+    if glass_lib_trace::is_on(Group::Functions) {
         functions::choose_all();
         switch(Group::Functions as u32);
     }

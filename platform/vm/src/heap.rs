@@ -16,8 +16,8 @@ use core::ptr::{self, NonNull};
 use core::slice;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use glass_api::MemoryUse;
-use glass_cores::Link;
 use glass_formats::CORES_MAX;
+use glass_lib_cores::Link;
 
 /// A core that needs memory takes one part in so many of what is left.
 const SHARE: u64 = 64;

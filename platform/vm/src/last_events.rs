@@ -7,7 +7,7 @@ use core::fmt;
 use core::str;
 use core::sync::atomic::Ordering;
 use glass_formats::trace::{NAME_BYTES, NAME_TEXT_BYTES, NAMES_MAX, Ring, RingEntry};
-use glass_trace::{BlockKind, CONTROL, Event, Kind, Operation, WakeSource};
+use glass_lib_trace::{BlockKind, CONTROL, Event, Kind, Operation, WakeSource};
 
 /// Events of a report.
 const EVENTS_MAX: u64 = 12;

@@ -13,12 +13,12 @@ use glass_api::{
     Clock, Console, CoreHandle, Cores, Instant, JoinHandle, MemoryUse, Platform, Random, Spawn, SpawnError,
     SpawnOnError, WallTime,
 };
-use glass_cores::Mailboxes;
-use glass_executor::Executor;
-use glass_executor::sync::Latch;
-use glass_net::Sockets;
-use glass_trace::Name;
-use glass_vsock::Joined;
+use glass_lib_cores::Mailboxes;
+use glass_lib_executor::Executor;
+use glass_lib_executor::sync::Latch;
+use glass_lib_net::Sockets;
+use glass_lib_trace::Name;
+use glass_lib_vsock::Joined;
 
 /// What a task waits for until the service is to end.
 pub static SHUTDOWN: Name = Name::new("shutdown");
@@ -215,4 +215,4 @@ impl Cores for VmCore {
     }
 }
 
-glass_cores::forward_to_core!(VmPlatform, VmCore, |platform| &platform.world.core);
+glass_lib_cores::forward_to_core!(VmPlatform, VmCore, |platform| &platform.world.core);

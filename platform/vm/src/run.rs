@@ -23,12 +23,12 @@ use core::hint::spin_loop;
 use core::mem;
 use core::time::Duration;
 use glass_api::{Console, Cores, Instant};
-use glass_executor::Executor;
-use glass_executor::sync::Latch;
 use glass_formats::{Activity, CoreState, Exit};
-use glass_net::Sockets;
-use glass_trace::{Group, WakeSource};
-use glass_vsock::Joined;
+use glass_lib_executor::Executor;
+use glass_lib_executor::sync::Latch;
+use glass_lib_net::Sockets;
+use glass_lib_trace::{Group, WakeSource};
+use glass_lib_vsock::Joined;
 
 /// How long a core without work looks for some before it halts. A halt and its wake-up cost 25 to
 /// 90 us and two exits to the VMM, so a core that is woken soon after it halts spins longer the next
@@ -227,7 +227,7 @@ impl Loop {
         if self.first.is_none() {
             return;
         }
-        let Some(change) = glass_trace::follow_host(functions::switch) else { return };
+        let Some(change) = glass_lib_trace::follow_host(functions::switch) else { return };
         // A trace that has just begun gets what is there already.
         if change.switched_on & Group::Tasks as u32 != 0 {
             self.core.executor().announce();
@@ -270,12 +270,12 @@ impl Loop {
             }
             // One pair of events for each spin that lasts.
             if !mem::replace(&mut is_traced, true) {
-                glass_trace::spin_begin();
+                glass_lib_trace::spin_begin();
             }
             spin_loop();
         };
         if is_traced {
-            glass_trace::spin_end();
+            glass_lib_trace::spin_end();
         }
         state.set_activity(Activity::Running);
         found
@@ -323,7 +323,7 @@ impl Halt for Halting<'_> {
         let state = this_core().state();
         let start = read_tsc();
         state.set_activity(Activity::Idle);
-        glass_trace::idle_begin(self.deadline.map(|deadline| deadline.0));
+        glass_lib_trace::idle_begin(self.deadline.map(|deadline| deadline.0));
         self.wake = halt(self.deadline, self.looks_for_host);
         let end = read_tsc();
         self.halted = clock::instant(end).since(clock::instant(start));
@@ -345,9 +345,9 @@ impl Halt for Halting<'_> {
         let device = device.unwrap_or(0);
         // The halt may have ended only because the host has requested something.
         if self.wake != Wake::Other {
-            glass_trace::interrupt(device, self.wake.vector().into());
+            glass_lib_trace::interrupt(device, self.wake.vector().into());
         }
-        glass_trace::idle_end(source, device);
+        glass_lib_trace::idle_end(source, device);
         this_core().state().set_activity(Activity::Running);
     }
 
@@ -368,7 +368,7 @@ fn halt(deadline: Option<Instant>, looks_for_host: bool) -> Wake {
         if !is_early {
             return wake;
         }
-        if looks_for_host && glass_trace::has_request() {
+        if looks_for_host && glass_lib_trace::has_request() {
             return Wake::Other;
         }
     }

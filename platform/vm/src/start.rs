@@ -12,7 +12,7 @@ use crate::trace::{self, step};
 use crate::{clock, command_line, functions, heap, random, serial, xen};
 use core::fmt;
 use core::sync::atomic::Ordering;
-use glass_trace::{ConsoleLog, tracing_subscriber};
+use glass_lib_trace::{ConsoleLog, tracing_subscriber};
 
 /// What boot.s maps: everything below this.
 const MAPPED_AT_FIRST: Ram = (0, 1 << 32);

@@ -8,7 +8,7 @@ use core::fmt;
 use core::slice;
 use core::sync::atomic::AtomicU64;
 use glass_formats::trace::GROUPS;
-use glass_trace::{Event, Group, Kind, Writer};
+use glass_lib_trace::{Event, Group, Kind, Writer};
 
 /// One part in so many of the memory holds events.
 const RING_SHARE: u64 = 32;
@@ -37,13 +37,13 @@ pub unsafe fn start(ring: Ram, origin_ticks: u64, groups: u32) {
     let words = (ring.1 - ring.0) as usize / size_of::<AtomicU64>();
     // SAFETY: the caller vouches for the memory, which is aligned and never given back; any bits are a number.
     let words = unsafe { slice::from_raw_parts(ring.0 as *const AtomicU64, words) };
-    glass_trace::start(false, words, origin_ticks, 0);
+    glass_lib_trace::start(false, words, origin_ticks, 0);
     if let Some(writer) = Writer::claim("core 0", words) {
-        glass_trace::set_current(Some(this_core().trace.get_or_init(|| writer)));
+        glass_lib_trace::set_current(Some(this_core().trace.get_or_init(|| writer)));
         this_core().trace_memory.set(words);
     }
     if groups != 0 {
-        glass_trace::switch(groups);
+        glass_lib_trace::switch(groups);
     }
 }
 
@@ -57,14 +57,14 @@ pub fn further_ring(bytes: u64) -> &'static [AtomicU64] {
     let words = Box::new_zeroed_slice((ring_bytes(bytes) / 8) as usize);
     // SAFETY: zero is a number.
     let words = Box::leak(unsafe { words.assume_init() });
-    glass_trace::extend(words);
+    glass_lib_trace::extend(words);
     words
 }
 
 /// Makes tracing possible on a further core, which calls this.
 pub fn start_further(core: &'static Core) {
     if let Some(writer) = Writer::claim(&format!("core {}", core.index()), core.trace_memory.get()) {
-        glass_trace::set_current(Some(core.trace.get_or_init(|| writer)));
+        glass_lib_trace::set_current(Some(core.trace.get_or_init(|| writer)));
     }
 }
 
@@ -80,7 +80,7 @@ impl fmt::Display for Groups {
 
 /// Does a step of the boot and traces it as a span.
 pub fn step<R>(name: &str, work: impl FnOnce() -> R) -> R {
-    if !glass_trace::is_on(Group::Spans) {
+    if !glass_lib_trace::is_on(Group::Spans) {
         return work();
     }
     let core = this_core();
@@ -88,10 +88,10 @@ pub fn step<R>(name: &str, work: impl FnOnce() -> R) -> R {
     core.steps.set(number);
     let parent = core.step.replace(number);
     let emit = |kind: Kind, detail, a, c| {
-        glass_trace::emit(Group::Spans, Event { ticks: 0, kind: kind as u16, detail, a, b: number | OWN_SPAN, c });
+        glass_lib_trace::emit(Group::Spans, Event { ticks: 0, kind: kind as u16, detail, a, b: number | OWN_SPAN, c });
     };
     let parent_span = if parent == 0 { 0 } else { parent | OWN_SPAN };
-    emit(Kind::SpanBegin, LEVEL, glass_trace::intern(name), parent_span);
+    emit(Kind::SpanBegin, LEVEL, glass_lib_trace::intern(name), parent_span);
     emit(Kind::SpanEnter, 0, 0, 0);
     let result = work();
     emit(Kind::SpanExit, 0, 0, 0);

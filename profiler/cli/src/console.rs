@@ -75,7 +75,7 @@ impl Busy {
     pub(crate) fn with(what: &str) -> Busy {
         let bar = spinner();
         if let Some(bar) = &bar {
-            bar.set_message(glass_profile::format::cut_end(what, room()));
+            bar.set_message(glass_profiler_core::format::cut_end(what, room()));
             bar.enable_steady_tick(Duration::from_millis(100));
         }
         Busy(bar)

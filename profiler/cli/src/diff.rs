@@ -4,10 +4,10 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
-use glass_profile::format::count;
-use glass_profile::model::{Profile, State};
-use glass_profile::trace::{self, model::Trace};
-use glass_report::Side;
+use glass_profiler_core::format::count;
+use glass_profiler_core::model::{Profile, State};
+use glass_profiler_core::trace::{self, model::Trace};
+use glass_profiler_report::Side;
 
 use crate::console::{self, Busy, say};
 use crate::files;
@@ -56,17 +56,17 @@ pub fn run(arguments: Args) -> Result<()> {
     if arguments.text {
         let mut out = String::new();
         if has_samples {
-            out.push_str(&glass_report::difference_text(&a.profile, &b.profile, arguments.rows));
+            out.push_str(&glass_profiler_report::difference_text(&a.profile, &b.profile, arguments.rows));
         }
         if let (Some(a), Some(b)) = (&a.trace, &b.trace) {
             out.push_str(if has_samples { "\n" } else { "" });
-            out.push_str(&glass_report::trace::difference::text(a, b));
+            out.push_str(&glass_profiler_report::trace::difference::text(a, b));
         }
         return console::print(&out);
     }
     let page = {
         let _busy = Busy::with(&format!("making {}", output.display()));
-        glass_report::recordings_difference(a.side(), b.side())
+        glass_profiler_report::recordings_difference(a.side(), b.side())
     };
     files::write(output, |file| file.write_all(page.as_bytes()))?;
     say!("glass: {} and {} in {}", a.described(), b.described(), output.display());

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser as _};
-use glass_export::{Format, Options, States};
+use glass_profiler_export::{Format, Options, States};
 
 use crate::console::{self, Busy, say};
 use crate::files;
@@ -84,13 +84,13 @@ pub fn run(arguments: Args) -> Result<()> {
     }
     if to_standard_output {
         let mut stdout = BufWriter::new(io::stdout().lock());
-        let written =
-            glass_export::write(format, &recording, &bytes, options, &mut stdout).and_then(|()| stdout.flush());
+        let written = glass_profiler_export::write(format, &recording, &bytes, options, &mut stdout)
+            .and_then(|()| stdout.flush());
         remind(&file, &recording);
         return console::printed(written);
     }
     let busy = Busy::with(&format!("making {}", output.display()));
-    files::write(&output, |writer| glass_export::write(format, &recording, &bytes, options, writer))?;
+    files::write(&output, |writer| glass_profiler_export::write(format, &recording, &bytes, options, writer))?;
     drop(busy);
     remind(&file, &recording);
     let samples = format!("{} samples", exported(&recording, states));
@@ -105,7 +105,7 @@ pub fn run(arguments: Args) -> Result<()> {
 }
 
 /// Prints how to see the warnings of a recording, which other formats cannot contain.
-fn remind(file: &Path, recording: &glass_profile::recording::Recording) {
+fn remind(file: &Path, recording: &glass_profiler_core::recording::Recording) {
     let warnings = files::warnings(recording);
     if !warnings.is_empty() {
         let file = file.display();
@@ -114,7 +114,7 @@ fn remind(file: &Path, recording: &glass_profile::recording::Recording) {
 }
 
 /// Writes a trace into a folder that is new or empty: viewers would read old and new streams as one trace.
-fn export_folder(recording: &glass_profile::recording::Recording, output: &Path) -> Result<()> {
+fn export_folder(recording: &glass_profiler_core::recording::Recording, output: &Path) -> Result<()> {
     let cannot = || format!("cannot write {}", output.display());
     fs::create_dir_all(output).with_context(cannot)?;
     ensure!(
@@ -123,7 +123,8 @@ fn export_folder(recording: &glass_profile::recording::Recording, output: &Path)
         output.display()
     );
     let busy = Busy::with(&format!("making {}", output.display()));
-    let written = glass_export::ctf::write(recording, |name| File::create(output.join(name)).map(BufWriter::new));
+    let written =
+        glass_profiler_export::ctf::write(recording, |name| File::create(output.join(name)).map(BufWriter::new));
     let written = match written {
         Ok(written) => written,
         Err(error) => {
@@ -144,9 +145,9 @@ fn export_folder(recording: &glass_profile::recording::Recording, output: &Path)
     Ok(())
 }
 
-fn exported(recording: &glass_profile::recording::Recording, states: States) -> usize {
-    let is_exported = |sample: &&glass_profile::model::Sample| {
-        states == States::All || sample.state == glass_profile::model::State::Running
+fn exported(recording: &glass_profiler_core::recording::Recording, states: States) -> usize {
+    let is_exported = |sample: &&glass_profiler_core::model::Sample| {
+        states == States::All || sample.state == glass_profiler_core::model::State::Running
     };
     recording.profile.samples.iter().filter(is_exported).count()
 }

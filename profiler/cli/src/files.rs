@@ -7,9 +7,9 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use glass_guests::files::HostFiles;
-use glass_profile::names::printable;
-use glass_profile::recording::{self, Recording};
+use glass_profiler_core::names::printable;
+use glass_profiler_core::recording::{self, Recording};
+use glass_profiler_guests::files::HostFiles;
 
 use crate::console::{Busy, say};
 

@@ -5,9 +5,9 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use glass_guests::backends::remote::{Launcher, Task, serve};
-use glass_guests::files::debuginfod::Debuginfod;
-use glass_guests::files::{FILES, serve_files};
+use glass_profiler_guests::backends::remote::{Launcher, Task, serve};
+use glass_profiler_guests::files::debuginfod::Debuginfod;
+use glass_profiler_guests::files::{FILES, serve_files};
 
 use crate::console::say;
 

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, ensure};
-use glass_export::mirage;
-use glass_profile::model::{Cost, Origin};
-use glass_profile::names::printable;
-use glass_profile::recording::{Clocks, Writer};
-use glass_profile::trace::raw::Piece;
+use glass_profiler_core::model::{Cost, Origin};
+use glass_profiler_core::names::printable;
+use glass_profiler_core::recording::{Clocks, Writer};
+use glass_profiler_core::trace::raw::Piece;
+use glass_profiler_export::mirage;
 
 use crate::console::{Busy, say};
 use crate::files;

@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use glass_profile::model::{Profile, State, StateCounts};
-use glass_profile::names::printable;
-use glass_profile::recording::{NameSource, RecordedImage, Recording};
+use glass_profiler_core::model::{Profile, State, StateCounts};
+use glass_profiler_core::names::printable;
+use glass_profiler_core::recording::{NameSource, RecordedImage, Recording};
 use serde_json::{Value, json};
 use unicode_width::UnicodeWidthStr as _;
 
@@ -75,7 +75,7 @@ fn names_of(image: &RecordedImage) -> String {
 fn to_text(file: &str, file_bytes: u64, recording: &Recording) -> String {
     let profile = &recording.profile;
     // The text report starts with the parts that this page shows, and continues with functions.
-    let report = glass_report::text(profile, 0);
+    let report = glass_profiler_report::text(profile, 0);
     let about = ["\nHottest functions", "\nNo sample found"].iter().filter_map(|title| report.find(title)).min();
     let mut out = report[..about.unwrap_or(report.len())].to_owned();
     let images = seen(recording);

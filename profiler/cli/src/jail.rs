@@ -1,7 +1,7 @@
 //! The jail of the process that reads what a VM or a process and its files contain (decisions 34 and 35). It has what it writes, its perf events and the socket to the
 //! holder open when it enters.
 
-use glass_jail::{Condition, Jail, SystemCalls, older};
+use glass_lib_jail::{Condition, Jail, SystemCalls, older};
 
 use crate::console::say;
 

@@ -7,11 +7,11 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use glass_guests::backends::Backend;
-use glass_guests::backends::choose::{self, BackendChoice, Plan};
-use glass_guests::find::registry::{Links, Share, Vsock};
-use glass_guests::find::{self, Vm};
-use glass_profile::names::safe_chars;
+use glass_profiler_core::names::safe_chars;
+use glass_profiler_guests::backends::Backend;
+use glass_profiler_guests::backends::choose::{self, BackendChoice, Plan};
+use glass_profiler_guests::find::registry::{Links, Share, Vsock};
+use glass_profiler_guests::find::{self, Vm};
 use serde_json::json;
 
 use crate::console;

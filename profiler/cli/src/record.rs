@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use glass_guests::files::HostFiles;
-use glass_guests::proc::has_ended;
-use glass_guests::systems::glasshouse::{self, Live};
-use glass_session::{Session, Sources, Tracing, Wish};
+use glass_profiler_guests::files::HostFiles;
+use glass_profiler_guests::proc::has_ended;
+use glass_profiler_guests::systems::glasshouse::{self, Live};
+use glass_profiler_session::{Session, Sources, Tracing, Wish};
 
 use crate::console::say;
 use crate::holder;

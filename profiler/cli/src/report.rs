@@ -4,11 +4,11 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail, ensure};
-use glass_profile::model::Profile;
-use glass_profile::names::printable;
-use glass_profile::trace;
-use glass_profile::trace::model::Trace;
-use glass_report::trace::{HIDDEN_DEFAULT, Settings, View, text as trace_text};
+use glass_profiler_core::model::Profile;
+use glass_profiler_core::names::printable;
+use glass_profiler_core::trace;
+use glass_profiler_core::trace::model::Trace;
+use glass_profiler_report::trace::{HIDDEN_DEFAULT, Settings, View, text as trace_text};
 
 use crate::console::{self, Busy, say};
 use crate::files;
@@ -135,8 +135,8 @@ pub fn run(arguments: Args) -> Result<()> {
     }
     files::ensure_other(&arguments.file, &arguments.output, "recording")?;
     let page = match &trace {
-        Some(trace) => glass_report::trace_html(profile, trace),
-        None => glass_report::html(profile),
+        Some(trace) => glass_profiler_report::trace_html(profile, trace),
+        None => glass_profiler_report::html(profile),
     };
     files::write(&arguments.output, |file| file.write_all(page.as_bytes()))?;
     drop(busy);
@@ -189,14 +189,14 @@ fn overview(arguments: &Args, profile: &Profile, trace: Option<&Trace>) -> Resul
     let mut out = String::new();
     if shows_samples(profile, trace) {
         out = match arguments.min {
-            Some(Min::Percent(min)) => glass_report::text_with_tree(profile, arguments.rows, min),
+            Some(Min::Percent(min)) => glass_profiler_report::text_with_tree(profile, arguments.rows, min),
             Some(Min::Time(_)) if trace.is_none() => {
                 bail!(
                     "--min of samples is a share in percent, for example 2: no call has a duration in {}",
                     arguments.file.display()
                 )
             }
-            _ => glass_report::text(profile, arguments.rows),
+            _ => glass_profiler_report::text(profile, arguments.rows),
         };
     }
     if let Some(trace) = trace {
@@ -207,7 +207,7 @@ fn overview(arguments: &Args, profile: &Profile, trace: Option<&Trace>) -> Resul
             true => {}
             false => out.push('\n'),
         }
-        out.push_str(&glass_report::trace::summary(trace));
+        out.push_str(&glass_profiler_report::trace::summary(trace));
     }
     ensure!(!out.is_empty(), "there is nothing in {}", arguments.file.display());
     Ok(out)

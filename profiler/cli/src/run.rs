@@ -24,9 +24,9 @@ use crate::symbolizer::Symbolizer;
 use crate::trace::groups::{Groups, parse_groups};
 use anyhow::{Context, Result, bail};
 use glass_formats::Exit;
-use glass_guests::files::HostFile;
-use glass_guests::find::registry;
-use glass_profile::elf;
+use glass_profiler_core::elf;
+use glass_profiler_guests::files::HostFile;
+use glass_profiler_guests::find::registry;
 use options::{
     Accel, Bus, Machine, Network, Port, parse_ip, parse_ip6, parse_memory, parse_network, parse_port, parse_size,
     tcp_ports,
@@ -369,7 +369,7 @@ fn run_vm(args: &Args, image: &Path, name: &str, signals: &Signals) -> Result<u8
     drop((registered, serving));
     let is_disk_in_use = messages.join().unwrap_or(false);
     if let (true, Some(disk)) = (is_disk_in_use, &args.disk) {
-        bail!(glass_lock::in_use(disk, None));
+        bail!(glass_lib_lock::in_use(disk, None));
     }
     let is_ended_by_us = helpers.finish();
     match printed {

@@ -1,7 +1,7 @@
 //! Turns the addresses of a guest's crash report into functions and lines.
 
-use glass_guests::files::HostFile;
-use glass_profile::symbols::Symbols;
+use glass_profiler_core::symbols::Symbols;
+use glass_profiler_guests::files::HostFile;
 use std::cell::OnceCell;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use glass_guests::systems::glasshouse::Live;
-use glass_guests::{Flow, Source, read_clocks};
-use glass_profile::event::Event;
-use glass_profile::format::count;
-use glass_profile::names::printable;
-use glass_profile::words::{Describer, Line};
+use glass_profiler_core::event::Event;
+use glass_profiler_core::format::count;
+use glass_profiler_core::names::printable;
+use glass_profiler_core::words::{Describer, Line};
+use glass_profiler_guests::systems::glasshouse::Live;
+use glass_profiler_guests::{Flow, Source, read_clocks};
 
 use crate::console::{self, say};
 use crate::jail;

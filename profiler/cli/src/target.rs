@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use glass_guests::backends::remote::Launcher;
-use glass_guests::{SymbolFile, parse_address};
-use glass_session::target::{self, Request, Subject, Target};
+use glass_profiler_guests::backends::remote::Launcher;
+use glass_profiler_guests::{SymbolFile, parse_address};
+use glass_profiler_session::target::{self, Request, Subject, Target};
 
 use crate::console::say;
 

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use glass_session::target::Target;
-use glass_session::{End, Session, Sources, Wish};
+use glass_profiler_session::target::Target;
+use glass_profiler_session::{End, Session, Sources, Wish};
 
 use crate::console::{self, Busy, say};
 use crate::holder;

@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use glass_formats::trace::Group;
-use glass_guests::files::HostFiles;
-use glass_guests::systems::glasshouse::{self, Guest as TracedGuest, Live, LiveCounts, LiveSettings, Start};
-use glass_guests::{Counts, Flow, GuestError, Source, SymbolFile, read_clocks};
-use glass_profile::arch::Architecture;
-use glass_profile::event::Event;
-use glass_profile::guest::{Guest, GuestId, GuestKind};
-use glass_profile::model::Origin;
-use glass_session::target::{self, Request, Subject, Target};
-use glass_session::{Feed, Session, Sources, Tracing, Wish, Written};
+use glass_profiler_core::arch::Architecture;
+use glass_profiler_core::event::Event;
+use glass_profiler_core::guest::{Guest, GuestId, GuestKind};
+use glass_profiler_core::model::Origin;
+use glass_profiler_guests::files::HostFiles;
+use glass_profiler_guests::systems::glasshouse::{self, Guest as TracedGuest, Live, LiveCounts, LiveSettings, Start};
+use glass_profiler_guests::{Counts, Flow, GuestError, Source, SymbolFile, read_clocks};
+use glass_profiler_session::target::{self, Request, Subject, Target};
+use glass_profiler_session::{Feed, Session, Sources, Tracing, Wish, Written};
 
 use crate::console::{Busy, say};
 use crate::jail;

@@ -1,9 +1,9 @@
-//! Measures time and memory of building the tables of a trace: `cargo run --release -p glass-profile --example
+//! Measures time and memory of building the tables of a trace: `cargo run --release -p glass-profiler-core --example
 //! time_trace [EVENTS]`.
 
 use std::time::Instant;
 
-use glass_profile::trace::{build, example};
+use glass_profiler_core::trace::{build, example};
 
 fn main() {
     let events = std::env::args().nth(1).and_then(|count| count.parse().ok()).unwrap_or(10_000_000);

@@ -1,4 +1,4 @@
-//! Times reading and every export of a synthetic recording of a million samples: `cargo run --release -p glass-export --example
+//! Times reading and every export of a synthetic recording of a million samples: `cargo run --release -p glass-profiler-export --example
 //! time_exports`, with another number of samples as its argument.
 
 #[path = "../tests/all/common/mod.rs"]
@@ -7,7 +7,7 @@ mod common;
 
 use std::time::Instant;
 
-use glass_export::{Format, Options, States, write};
+use glass_profiler_export::{Format, Options, States, write};
 
 const SAMPLES: u64 = 1_000_000;
 const REPEATS: usize = 5;

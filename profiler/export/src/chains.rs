@@ -4,10 +4,10 @@
 
 use std::collections::HashMap;
 
-use glass_profile::model::{Profile, Sample, State};
-use glass_profile::names::printable;
-use glass_profile::recording::{Place, Recording};
-use glass_profile::tree::{Broken, Kind};
+use glass_profiler_core::model::{Profile, Sample, State};
+use glass_profiler_core::names::printable;
+use glass_profiler_core::recording::{Place, Recording};
+use glass_profiler_core::tree::{Broken, Kind};
 
 use crate::States;
 

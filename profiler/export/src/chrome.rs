@@ -6,8 +6,8 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use glass_profile::recording::Recording;
-use glass_profile::trace::model::{Trace, Value};
+use glass_profiler_core::recording::Recording;
+use glass_profiler_core::trace::model::{Trace, Value};
 
 use crate::chains::title;
 use crate::json;

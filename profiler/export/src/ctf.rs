@@ -10,7 +10,7 @@ mod stream;
 
 use std::io::{self, Write};
 
-use glass_profile::recording::Recording;
+use glass_profiler_core::recording::Recording;
 
 /// Name of the file that describes the others.
 const METADATA: &str = "metadata";
@@ -74,7 +74,7 @@ pub fn write<W: Write>(recording: &Recording, mut create: impl FnMut(&str) -> io
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glass_profile::trace::raw::ClockPoint;
+    use glass_profiler_core::trace::raw::ClockPoint;
 
     #[test]
     fn ticks_become_seconds_since_1970() {

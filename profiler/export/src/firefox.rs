@@ -9,7 +9,7 @@ mod thread;
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use glass_profile::recording::Recording;
+use glass_profiler_core::recording::Recording;
 
 use crate::Options;
 use crate::chains::{Chains, cost_line, title};

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use glass_profile::recording::Recording;
+use glass_profiler_core::recording::Recording;
 
 use crate::Options;
 use crate::chains::{Chains, Step};

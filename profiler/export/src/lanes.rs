@@ -15,8 +15,8 @@ mod tasks;
 use std::collections::HashSet;
 use std::io;
 
-use glass_profile::names::printable;
-use glass_profile::trace::model::{Task, Trace, Value};
+use glass_profiler_core::names::printable;
+use glass_profiler_core::trace::model::{Task, Trace, Value};
 
 pub(crate) use flows::{Place, Step};
 pub(crate) use lane::Lane;

@@ -1,9 +1,9 @@
 //! Recordings in the formats of other viewers.
 //!
 //! ```
-//! use glass_export::{Format, Options, write};
+//! use glass_profiler_export::{Format, Options, write};
 //!
-//! let recording = glass_profile::recording::Recording::default();
+//! let recording = glass_profiler_core::recording::Recording::default();
 //! let mut svg = Vec::new();
 //! write(Format::Svg, &recording, &[], Options::default(), &mut svg).unwrap();
 //! assert!(svg.starts_with(b"<svg"));
@@ -30,7 +30,7 @@ mod svg;
 
 use std::io::{self, Write};
 
-use glass_profile::recording::Recording;
+use glass_profiler_core::recording::Recording;
 
 /// The formats of exports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -160,10 +160,10 @@ pub fn write(
         Format::Speedscope => speedscope::write(recording, options, output),
         Format::Svg => svg::write(recording, options, output),
         Format::Perfetto => {
-            let trace = (!recording.trace.is_empty()).then(|| glass_profile::trace::build(&recording.trace));
+            let trace = (!recording.trace.is_empty()).then(|| glass_profiler_core::trace::build(&recording.trace));
             perfetto::write(recording, trace.as_ref(), bytes, options, output)
         }
-        Format::Chrome => chrome::write(recording, &glass_profile::trace::build(&recording.trace), output),
+        Format::Chrome => chrome::write(recording, &glass_profiler_core::trace::build(&recording.trace), output),
         Format::Ctf => Err(io::Error::new(io::ErrorKind::InvalidInput, "CTF is a folder, not a file")),
     }
 }

@@ -7,7 +7,7 @@ mod events;
 mod packets;
 mod translate;
 
-use glass_profile::trace::raw::{ClockPoint, Piece};
+use glass_profiler_core::trace::raw::{ClockPoint, Piece};
 
 use translate::Translator;
 

@@ -6,8 +6,8 @@ mod proto;
 
 use std::io::{self, Write};
 
-use glass_profile::recording::{PlainSettings, Recording, write_plain};
-use glass_profile::trace::model::Trace;
+use glass_profiler_core::recording::{PlainSettings, Recording, write_plain};
+use glass_profiler_core::trace::model::Trace;
 use prost::Message;
 
 use crate::{Options, States, lanes};

@@ -9,8 +9,8 @@ use std::io::{self, Write};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use glass_profile::model::State;
-use glass_profile::recording::Recording;
+use glass_profiler_core::model::State;
+use glass_profiler_core::recording::Recording;
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 
@@ -104,7 +104,7 @@ impl<'a> Tables<'a> {
         let (cpu, nanoseconds) = (self.string("cpu"), self.string("nanoseconds"));
         let profile = &self.recording.profile;
         let mut comments = vec![title(profile), cost_line(profile)];
-        comments.extend(profile.warnings.iter().map(|warning| glass_profile::names::printable(warning)));
+        comments.extend(profile.warnings.iter().map(|warning| glass_profiler_core::names::printable(warning)));
         let head = proto::Profile {
             sample_type: vec![
                 proto::ValueType { r#type: samples, unit: count },

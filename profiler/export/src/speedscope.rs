@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use glass_profile::recording::Recording;
+use glass_profiler_core::recording::Recording;
 
 use crate::chains::{Chains, cost_line, is_exported, title};
 use crate::json::{self, column};

@@ -7,9 +7,9 @@ mod colour;
 
 use std::io::{self, Write};
 
-use glass_profile::names;
-use glass_profile::recording::Recording;
-use glass_profile::tree::{Kind, Node, Tree};
+use glass_profiler_core::names;
+use glass_profiler_core::recording::Recording;
+use glass_profiler_core::tree::{Kind, Node, Tree};
 
 use crate::chains::title;
 use crate::{Options, States};

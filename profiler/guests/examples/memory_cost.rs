@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use glass_guests::memory::{Paging, Physical, Ram, Translator};
+use glass_profiler_guests::memory::{Paging, Physical, Ram, Translator};
 
 const ROUNDS: u32 = 2000;
 const STACK_BYTES: usize = 2048;

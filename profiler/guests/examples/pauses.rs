@@ -8,12 +8,12 @@
 use std::io::{BufWriter, Write, stdout};
 use std::time::Duration;
 
-use glass_guests::backends::gdbstub::QemuVm;
-use glass_guests::backends::kvm::KvmVm;
-use glass_guests::backends::paced::Paced;
-use glass_guests::find::{self, Found};
-use glass_guests::{Flow, Guest, GuestError, KnownVm, Source, VmSettings, cpu_time_ns, read_clocks};
-use glass_profile::event::{Event, RawSample};
+use glass_profiler_core::event::{Event, RawSample};
+use glass_profiler_guests::backends::gdbstub::QemuVm;
+use glass_profiler_guests::backends::kvm::KvmVm;
+use glass_profiler_guests::backends::paced::Paced;
+use glass_profiler_guests::find::{self, Found};
+use glass_profiler_guests::{Flow, Guest, GuestError, KnownVm, Source, VmSettings, cpu_time_ns, read_clocks};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 

@@ -10,10 +10,10 @@ use std::io::{BufWriter, Write, stdout};
 use std::process::Command;
 use std::time::Duration;
 
-use glass_guests::backends::xen::XenDomain;
-use glass_guests::find::domains;
-use glass_guests::{Guest, KnownVm, VmSettings, cpu_time_ns, read_clocks};
-use glass_profile::event::Event;
+use glass_profiler_core::event::Event;
+use glass_profiler_guests::backends::xen::XenDomain;
+use glass_profiler_guests::find::domains;
+use glass_profiler_guests::{Guest, KnownVm, VmSettings, cpu_time_ns, read_clocks};
 
 /// One trace: what it took for each vCPU, in microseconds.
 type Look = fn(&mut KnownVm<XenDomain>) -> Result<Vec<f64>>;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use glass_profile::elf::ImageError;
+use glass_profiler_core::elf::ImageError;
 
 /// Why a guest cannot be sampled.
 #[derive(Debug)]

@@ -16,7 +16,7 @@
 
 use std::time::Duration;
 
-use glass_profile::event::Event;
+use glass_profiler_core::event::Event;
 
 mod arch;
 pub mod backends;

@@ -6,9 +6,9 @@
 mod browser;
 
 use browser::Browser;
-use glass_profile::files::NoFiles;
-use glass_profile::recording::{Recording, open};
-use glass_profile::trace::build;
+use glass_profiler_core::files::NoFiles;
+use glass_profiler_core::recording::{Recording, open};
+use glass_profiler_core::trace::build;
 use std::path::Path;
 
 fn main() -> Result<(), String> {
@@ -17,7 +17,7 @@ fn main() -> Result<(), String> {
         return Err("give a folder, a recording, and two others for the picture of a difference".into());
     };
     let (folder, of) = (Path::new(folder), recording(of)?);
-    let page = glass_report::trace_html(&of.profile, &build(&of.trace));
+    let page = glass_profiler_report::trace_html(&of.profile, &build(&of.trace));
     let mut browser = Browser::open(&page).ok_or("there is no Chromium to open the pages")?;
     browser.prefer("light");
     browser.resize(1280, 720);
@@ -32,7 +32,7 @@ fn main() -> Result<(), String> {
     browser.picture(folder, "report.png");
     let [before, after] = others else { return Ok(()) };
     let [before, after] = [recording(before)?, recording(after)?];
-    browser.show_at(&glass_report::difference_html(&before.profile, &after.profile), "");
+    browser.show_at(&glass_profiler_report::difference_html(&before.profile, &after.profile), "");
     browser.resize(1280, 1500);
     browser.wait_for("document.querySelector('#whole').textContent !== ''");
     browser.picture(folder, "difference.png");

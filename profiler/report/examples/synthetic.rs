@@ -21,19 +21,19 @@ fn main() -> Result<(), String> {
         Some("deep") => support::phases(samples, 40, 1),
         Some("diff") => {
             let (a, b) = (support::service(samples, 1), support::faster(samples * 3 / 2, 2));
-            print!("{}", glass_report::difference_text(&a, &b, 30));
-            return write(&file, &glass_report::difference_html(&a, &b));
+            print!("{}", glass_profiler_report::difference_text(&a, &b, 30));
+            return write(&file, &glass_profiler_report::difference_html(&a, &b));
         }
         Some(other) => return Err(format!("{other:?} is not a kind of profile")),
     };
     let started = Instant::now();
-    let text = glass_report::text_with_tree(&profile, 20, 1.0);
+    let text = glass_profiler_report::text_with_tree(&profile, 20, 1.0);
     let text_time = started.elapsed();
     let started = Instant::now();
-    let html = glass_report::html(&profile);
+    let html = glass_profiler_report::html(&profile);
     let html_time = started.elapsed();
     print!("{text}");
-    let tree = glass_profile::tree::Tree::build(&profile);
+    let tree = glass_profiler_core::tree::Tree::build(&profile);
     eprintln!(
         "{} samples, {} stacks, {} functions, {} nodes: text in {text_time:.1?}, page of {} bytes in {html_time:.1?}",
         profile.samples.len(),

@@ -7,8 +7,8 @@
 mod browser;
 
 use browser::Browser;
-use glass_profile::model::Profile;
-use glass_profile::trace::{build, example};
+use glass_profiler_core::model::Profile;
+use glass_profiler_core::trace::{build, example};
 use serde_json::json;
 use std::time::Instant;
 
@@ -72,7 +72,7 @@ fn main() -> Result<(), String> {
     println!("built_peak_rss_bytes {}", peak_rss());
     println!("events {}", trace.event_count);
     let started = Instant::now();
-    let page = glass_report::trace_html(&Profile::default(), &trace);
+    let page = glass_profiler_report::trace_html(&Profile::default(), &trace);
     println!("page_ms {}", started.elapsed().as_millis());
     drop(trace);
     println!("page_peak_rss_bytes {}", peak_rss());

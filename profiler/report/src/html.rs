@@ -8,8 +8,8 @@
 mod script;
 
 use base64::Engine as _;
-use glass_profile::model::{Profile, State};
-use glass_profile::trace::model::Trace;
+use glass_profiler_core::model::{Profile, State};
+use glass_profiler_core::trace::model::Trace;
 use sha2::Digest as _;
 
 use crate::samples::cost::{Card, cards};
@@ -19,9 +19,9 @@ use crate::samples::text::recorded;
 use crate::samples::text::{difference as difference_text, origin_line, summary, symbols_line};
 use crate::trace::page::{Class, TracePage, trace_summary};
 use crate::trace::sheets::{Cell, Column, Sheet};
-use glass_profile::format::{count, percent};
-use glass_profile::names::printable;
-use glass_profile::tree::{Kind, Merged, TrackShare, Tree};
+use glass_profiler_core::format::{count, percent};
+use glass_profiler_core::names::printable;
+use glass_profiler_core::tree::{Kind, Merged, TrackShare, Tree};
 use script::{DIFFERENCE, MODULES, REPORT, TRACE, TRACE_MODULES, script};
 
 /// Functions in the summary for readers without JavaScript.

@@ -1,12 +1,12 @@
 //! Reports of a profile: a summary for the terminal and a page for the browser.
 //!
 //! ```
-//! let profile = glass_profile::model::Profile::default();
-//! print!("{}", glass_report::text(&profile, 20));
-//! assert!(glass_report::html(&profile).starts_with("<!doctype html>"));
+//! let profile = glass_profiler_core::model::Profile::default();
+//! print!("{}", glass_profiler_report::text(&profile, 20));
+//! assert!(glass_profiler_report::html(&profile).starts_with("<!doctype html>"));
 //! ```
 //!
-//! Both are made from one [`Tree`](glass_profile::tree::Tree), so they cannot disagree.
+//! Both are made from one [`Tree`](glass_profiler_core::tree::Tree), so they cannot disagree.
 #![forbid(unsafe_code)]
 
 mod html;

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use glass_guests::{Counts, cpu_time_ns};
-use glass_profile::event::Event;
-use glass_profile::model::Cost;
-use glass_profile::recorder::Progress;
+use glass_profiler_core::event::Event;
+use glass_profiler_core::model::Cost;
+use glass_profiler_core::recorder::Progress;
+use glass_profiler_guests::{Counts, cpu_time_ns};
 
 use crate::queue::{Consumer, Sender, queue};
 use crate::sink::Sink;

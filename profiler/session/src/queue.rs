@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use glass_profile::event::Event;
-use glass_profile::trace::raw::{Piece, Words};
+use glass_profiler_core::event::Event;
+use glass_profiler_core::trace::raw::{Piece, Words};
 
 /// Messages that may wait.
 const MESSAGES_MAX: usize = 8192;
@@ -132,7 +132,7 @@ impl<M> Consumer<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glass_profile::event::{RawSample, Segment};
+    use glass_profiler_core::event::{RawSample, Segment};
 
     fn sample(stack_bytes: usize) -> Event {
         let segment = Segment { stack: vec![(0, vec![0; stack_bytes])], ..Default::default() };

@@ -2,12 +2,12 @@
 
 use std::io::{self, Write};
 
-use glass_guests::cpu_time_ns;
-use glass_profile::event::Event;
-use glass_profile::files::FileSource;
-use glass_profile::model::{Cost, Origin};
-use glass_profile::recorder::{Progress, Recorder};
-use glass_profile::recording::Clocks;
+use glass_profiler_core::event::Event;
+use glass_profiler_core::files::FileSource;
+use glass_profiler_core::model::{Cost, Origin};
+use glass_profiler_core::recorder::{Progress, Recorder};
+use glass_profiler_core::recording::Clocks;
+use glass_profiler_guests::cpu_time_ns;
 
 use crate::sink::Sink;
 

@@ -3,12 +3,12 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use glass_guests::systems::glasshouse::LiveCounts;
-use glass_guests::{Counts, Flow, GuestError, Source, read_clocks};
-use glass_profile::event::Event;
-use glass_profile::guest::Guest;
-use glass_profile::recorder::Progress;
-use glass_profile::recording::Clocks;
+use glass_profiler_core::event::Event;
+use glass_profiler_core::guest::Guest;
+use glass_profiler_core::recorder::Progress;
+use glass_profiler_core::recording::Clocks;
+use glass_profiler_guests::systems::glasshouse::LiveCounts;
+use glass_profiler_guests::{Counts, Flow, GuestError, Source, read_clocks};
 
 use crate::feed::Feed;
 use crate::sink::Sink;

@@ -2,9 +2,9 @@
 
 use std::io;
 
-use glass_profile::event::Event;
-use glass_profile::model::Cost;
-use glass_profile::recorder::Progress;
+use glass_profiler_core::event::Event;
+use glass_profiler_core::model::Cost;
+use glass_profiler_core::recorder::Progress;
 
 /// Takes what a session collects, on a thread of its own: the guest is not waited for while it works, nor does it wait.
 /// An error of any of its functions ends the session.

@@ -6,16 +6,16 @@ use std::io::ErrorKind::NotFound;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use glass_guests::backends;
-use glass_guests::backends::choose::{self, Attached, BackendChoice};
-use glass_guests::backends::file::DumpedVm;
-use glass_guests::backends::process::{Process, ProcessSettings};
-use glass_guests::backends::remote::Launcher;
-use glass_guests::backends::xen;
-use glass_guests::files::{OpenedFiles, Opener};
-use glass_guests::find::{self, Found, Vm, domains};
-use glass_guests::{GuestError, Source, SymbolFile, VmSettings, is_boot_image, of_c_program};
-use glass_profile::model::Origin;
+use glass_profiler_core::model::Origin;
+use glass_profiler_guests::backends;
+use glass_profiler_guests::backends::choose::{self, Attached, BackendChoice};
+use glass_profiler_guests::backends::file::DumpedVm;
+use glass_profiler_guests::backends::process::{Process, ProcessSettings};
+use glass_profiler_guests::backends::remote::Launcher;
+use glass_profiler_guests::backends::xen;
+use glass_profiler_guests::files::{OpenedFiles, Opener};
+use glass_profiler_guests::find::{self, Found, Vm, domains};
+use glass_profiler_guests::{GuestError, Source, SymbolFile, VmSettings, is_boot_image, of_c_program};
 
 /// What is copied of a stack. The upload queue needs 17 KiB (2026-11-22), as a VM where a connection opens.
 const STACK_BYTES: u32 = 24 << 10;

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use glass_guests::systems::glasshouse::{Guest, Live, LiveCounts, LiveSettings};
-use glass_guests::{Flow, GuestError, Source};
-use glass_profile::event::Event;
+use glass_profiler_core::event::Event;
+use glass_profiler_guests::systems::glasshouse::{Guest, Live, LiveCounts, LiveSettings};
+use glass_profiler_guests::{Flow, GuestError, Source};
 
 use crate::feed::{Events, Feed};
 

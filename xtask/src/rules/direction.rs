@@ -8,6 +8,8 @@ use serde_json::Value;
 /// A crate of the workspace and its path dependencies.
 #[derive(Debug, Clone)]
 pub struct Package {
+    /// Its name.
+    pub name: String,
     /// Its folder, relative to the root.
     pub folder: String,
     /// Folders of the crates it depends on, and whether only its tests do.
@@ -91,12 +93,22 @@ pub fn crates(metadata: &str) -> Result<Vec<Package>> {
         let all = package["dependencies"].as_array().into_iter().flatten();
         let foreign = all.filter(|dependency| dependency["path"].is_null());
         let foreign = foreign.filter_map(|dependency| Some(dependency["name"].as_str()?.to_owned())).collect();
-        found.push(Package { folder, dependencies, foreign });
+        let name = package["name"].as_str().unwrap_or_default().to_owned();
+        found.push(Package { name, folder, dependencies, foreign });
     }
     Ok(found)
 }
 
-/// Every dependency that points the wrong way.
+/// The name of the crate in a folder: the folder's path. A service has the name of its image.
+fn name_of(folder: &str) -> String {
+    match folder.strip_prefix("apps/") {
+        Some(service) => service.to_owned(),
+        None if ["glasshouse", "xtask"].contains(&folder) => folder.to_owned(),
+        None => format!("glass-{}", folder.replace('/', "-")),
+    }
+}
+
+/// Every dependency that points the wrong way, and every name that is not that of its folder.
 pub fn check(packages: &[Package]) -> Vec<Violation> {
     let mut violations = Vec::new();
     for package in packages {
@@ -105,6 +117,13 @@ pub fn check(packages: &[Package]) -> Vec<Violation> {
             violations.push(Violation::new(manifest, "is in no part of xtask/src/rules/direction.rs: add it"));
             continue;
         };
+        let expected = name_of(&package.folder);
+        if package.name != expected {
+            violations.push(Violation::new(
+                &manifest,
+                format!("has the name {}: of its folder it is {expected}", package.name),
+            ));
+        }
         for (prefix, name, reason) in FORBIDDEN {
             if under(&package.folder, prefix) && package.foreign.iter().any(|foreign| foreign == name) {
                 violations.push(Violation::new(&manifest, format!("depends on {name}, but {reason}")));
@@ -128,13 +147,19 @@ mod tests {
 
     fn violations(folder: &str, target: &str, only_tests: bool) -> usize {
         let dependencies = vec![(target.into(), only_tests)];
-        check(&[Package { folder: folder.into(), dependencies, foreign: Vec::new() }]).len()
+        check(&[Package { name: name_of(folder), folder: folder.into(), dependencies, foreign: Vec::new() }]).len()
     }
 
     #[test]
     fn drivers_know_no_tcp_ip_stack() {
         let count = |folder: &str, foreign: &str| {
-            check(&[Package { folder: folder.into(), dependencies: Vec::new(), foreign: vec![foreign.into()] }]).len()
+            check(&[Package {
+                name: name_of(folder),
+                folder: folder.into(),
+                dependencies: Vec::new(),
+                foreign: vec![foreign.into()],
+            }])
+            .len()
         };
         assert_eq!(count("drivers/virtio", "smoltcp") + count("drivers/xen", "smoltcp"), 2);
         assert_eq!(count("drivers/virtio", "proptest") + count("lib/net", "smoltcp"), 0);
@@ -180,11 +205,20 @@ mod tests {
     }
 
     #[test]
+    fn a_crate_has_the_name_of_its_folder() {
+        let names = ["lib/net", "api", "apps/hello", "xtask"].map(name_of);
+        assert_eq!(names, ["glass-lib-net", "glass-api", "hello", "xtask"]);
+        let (folder, dependencies, foreign) = ("lib/net".to_owned(), Vec::new(), Vec::new());
+        let found = check(&[Package { name: "glass-net".to_owned(), folder, dependencies, foreign }]);
+        assert_eq!(found[0].reason, "has the name glass-net: of its folder it is glass-lib-net");
+    }
+
+    #[test]
     fn metadata_is_read() {
-        let metadata = r#"{"workspace_root": "/w", "packages": [{"manifest_path": "/w/lib/net/Cargo.toml",
+        let metadata = r#"{"workspace_root": "/w", "packages": [{"name": "glass-lib-net", "manifest_path": "/w/lib/net/Cargo.toml",
             "dependencies": [{"path": "/w/api", "kind": null}, {"name": "smoltcp", "kind": null}, {"path": "/w/platform/sim", "kind": "dev"}]}]}"#;
         let packages = crates(metadata).unwrap();
-        assert_eq!(packages[0].folder, "lib/net");
+        assert_eq!((packages[0].folder.as_str(), packages[0].name.as_str()), ("lib/net", "glass-lib-net"));
         assert_eq!(packages[0].dependencies, [("api".to_owned(), false), ("platform/sim".to_owned(), true)]);
         assert_eq!(packages[0].foreign, ["smoltcp"]);
         assert!(crates("no json").is_err());

@@ -62,7 +62,7 @@ mod tests {
 
     fn package(folder: &str, uses: &[(&str, bool)]) -> Package {
         let dependencies = uses.iter().map(|(folder, only_tests)| ((*folder).to_owned(), *only_tests)).collect();
-        Package { folder: folder.to_owned(), dependencies, foreign: Vec::new() }
+        Package { name: String::new(), folder: folder.to_owned(), dependencies, foreign: Vec::new() }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A power cut at every moment of many scripted runs: the queue contains exactly what was answered.
 
 use crate::common::{Cutter, Event, Note, RecordingDisk, Rng, content, get, open, put, remove_head, run};
-use glass_executor::{Executor, sync::Notify};
+use glass_lib_executor::{Executor, sync::Notify};
 use std::cell::Cell;
 use std::collections::HashSet;
 use std::rc::Rc;

@@ -3,7 +3,7 @@
 use crate::common::{Cutter, Event, Note, RecordingDisk, Rng, content, get, open, put, remove_head, run};
 use crate::crash::reopen;
 use embassy_futures::yield_now;
-use glass_executor::Executor;
+use glass_lib_executor::Executor;
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;

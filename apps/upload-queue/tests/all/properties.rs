@@ -77,7 +77,7 @@ fn blocks(bytes: usize) -> u64 {
     bytes.div_ceil(4096) as u64
 }
 
-async fn check(mut disk: RecordingDisk, executor: glass_executor::Executor, operations: Vec<Operation>) {
+async fn check(mut disk: RecordingDisk, executor: glass_lib_executor::Executor, operations: Vec<Operation>) {
     let mut store = open(&executor, disk.clone()).await;
     let mut model = Model::default();
     let mut uploads: [Option<Sending>; 4] = [const { None }; 4];

@@ -7,7 +7,7 @@ use core::cell::{Cell, RefCell};
 use core::fmt;
 use core::future::poll_fn;
 use core::task::{Context, Poll, Waker};
-use glass_trace::{BlockKind, Name};
+use glass_lib_trace::{BlockKind, Name};
 
 static CHANNEL: Name = Name::new("channel");
 
@@ -15,7 +15,7 @@ static CHANNEL: Name = Name::new("channel");
 /// Everything that was sent can be received after the last sender is dropped.
 ///
 /// ```
-/// use glass_executor::sync::channel;
+/// use glass_lib_executor::sync::channel;
 ///
 /// # async fn example() {
 /// let (sender, mut receiver) = channel(1);

@@ -5,14 +5,14 @@ use alloc::rc::Rc;
 use core::cell::Cell;
 use core::pin::Pin;
 use core::task::{Context, Poll};
-use glass_trace::Name;
+use glass_lib_trace::Name;
 
 static EVENT: Name = Name::new("event");
 
 /// A flag that is set once and never reset: a start, an end. Clones share it.
 ///
 /// ```
-/// use glass_executor::sync::Latch;
+/// use glass_lib_executor::sync::Latch;
 ///
 /// # async fn example() {
 /// let stop = Latch::new();

@@ -16,7 +16,7 @@
 //! through the channels of `glasshouse::cores`.
 //!
 //! ```
-//! use glass_executor::sync::{Mutex, channel};
+//! use glass_lib_executor::sync::{Mutex, channel};
 //! use std::rc::Rc;
 //!
 //! # async fn example() {
@@ -49,7 +49,7 @@ pub use watch::{Watch, Watcher};
 use core::future::poll_fn;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::task::Poll;
-use glass_trace::{BlockKind, Name, block};
+use glass_lib_trace::{BlockKind, Name, block};
 
 /// The number of the next [`Reason`]; 0 is none.
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);

@@ -3,7 +3,7 @@
 use super::{Permit, Semaphore};
 use core::cell::{RefCell, RefMut};
 use core::ops::{Deref, DerefMut};
-use glass_trace::Name;
+use glass_lib_trace::Name;
 
 static LOCK: Name = Name::new("mutex");
 
@@ -12,7 +12,7 @@ static LOCK: Name = Name::new("mutex");
 /// Tasks get the lock in the order in which they began to wait for it. Put it into an `Rc` to share it.
 ///
 /// ```
-/// use glass_executor::sync::Mutex;
+/// use glass_lib_executor::sync::Mutex;
 ///
 /// # async fn write(_: &[u8]) {}
 /// async fn append(log: &Mutex<Vec<u8>>, line: &[u8]) {

@@ -6,7 +6,7 @@ use alloc::rc::Rc;
 use core::cell::{Cell, RefCell};
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
-use glass_trace::{BlockKind, Name};
+use glass_lib_trace::{BlockKind, Name};
 
 static STATE: Name = Name::new("change of state");
 
@@ -16,8 +16,8 @@ static STATE: Name = Name::new("change of state");
 ///
 /// ```
 /// use core::cell::Cell;
-/// use glass_executor::sync::Notify;
-/// use glass_trace::Name;
+/// use glass_lib_executor::sync::Notify;
+/// use glass_lib_trace::Name;
 ///
 /// /// What a trace calls the wait.
 /// static COMMIT: Name = Name::new("commit of the index");

@@ -6,14 +6,14 @@ use core::cell::{Cell, RefCell};
 use core::fmt;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
-use glass_trace::{BlockKind, Name};
+use glass_lib_trace::{BlockKind, Name};
 
 static ANSWER: Name = Name::new("answer");
 
 /// A channel for one value, such as the answer to a request that went through a [`channel`](super::channel).
 ///
 /// ```
-/// use glass_executor::sync::oneshot;
+/// use glass_lib_executor::sync::oneshot;
 ///
 /// # async fn example() {
 /// let (sender, receiver) = oneshot();

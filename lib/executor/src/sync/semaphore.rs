@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
-use glass_trace::{BlockKind, Name};
+use glass_lib_trace::{BlockKind, Name};
 
 static PERMIT: Name = Name::new("permit");
 
@@ -17,8 +17,8 @@ static PERMIT: Name = Name::new("permit");
 /// that wait for few, and a newcomer waits behind them.
 ///
 /// ```
-/// use glass_executor::sync::Semaphore;
-/// use glass_trace::Name;
+/// use glass_lib_executor::sync::Semaphore;
+/// use glass_lib_trace::Name;
 ///
 /// static SLOT: Name = Name::new("slot for an upload");
 ///

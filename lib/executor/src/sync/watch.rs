@@ -3,7 +3,7 @@
 use super::Notify;
 use alloc::rc::Rc;
 use core::cell::{Cell, Ref, RefCell};
-use glass_trace::Name;
+use glass_lib_trace::Name;
 
 static VALUE: Name = Name::new("new value");
 
@@ -11,7 +11,7 @@ static VALUE: Name = Name::new("new value");
 /// between.
 ///
 /// ```
-/// use glass_executor::sync::Watch;
+/// use glass_lib_executor::sync::Watch;
 ///
 /// # async fn example() {
 /// let rate = Watch::new(100);

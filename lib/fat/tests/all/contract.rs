@@ -2,7 +2,7 @@
 
 use crate::disk::{Machine, empty, findings, get, pattern, put};
 use glass_api::{Buf, File, FileError, FileKind, Files, Open};
-use glass_fat::{Fat, MountError};
+use glass_lib_fat::{Fat, MountError};
 use glass_platform_sim::{DiskConfig, SimBlock};
 use hadris_fat::FatKind;
 

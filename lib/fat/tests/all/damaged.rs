@@ -2,7 +2,7 @@
 
 use crate::disk::{LIMIT, Machine, pattern, put};
 use glass_api::{Buf, File, FileKind, Files, Open, Platform};
-use glass_fat::Fat;
+use glass_lib_fat::Fat;
 use glass_platform_sim::{DiskConfig, NodeConfig, SimBlock, World, for_seeds};
 use hadris_fat::FatKind;
 

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 use glass_api::{Buf, File, FileError, Files, Open, Platform};
-use glass_fat::Fat;
+use glass_lib_fat::Fat;
 use glass_platform_sim::{DiskConfig, Node, NodeConfig, SimBlock, World};
 use hadris_fat::sync::{check, format};
 use hadris_fat::{FatKind, FatOptions};

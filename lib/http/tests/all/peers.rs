@@ -3,8 +3,8 @@
 use crate::world::{End, Server, World, echo, exchange, pair};
 use core::time::Duration;
 use glass_api::{Clock, Instant, NetError, Stream};
-use glass_executor::sync::Notify;
-use glass_http::{Connection, HttpError, Limits, Request, Response, Status};
+use glass_lib_executor::sync::Notify;
+use glass_lib_http::{Connection, HttpError, Limits, Request, Response, Status};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 

@@ -2,7 +2,7 @@
 //! is whole.
 
 use crate::world::{ask, echo, exchange};
-use glass_http::HttpError;
+use glass_lib_http::HttpError;
 use proptest::prelude::*;
 
 /// Bytes that reach deeper code than noise does: fragments of requests, mixed with noise.

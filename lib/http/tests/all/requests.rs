@@ -1,7 +1,7 @@
 //! Requests and their responses, in one piece and byte by byte.
 
 use crate::world::{Server, ask, echo, exchange};
-use glass_http::{Method, Response, Status};
+use glass_lib_http::{Method, Response, Status};
 
 const PIECES: [usize; 4] = [1, 2, 7, usize::MAX];
 

@@ -1,6 +1,6 @@
 //! Tries something in a jail: `prisoner WALLS FILE ATTEMPT VALUE`, where FILE is what the walls `files` and `written` leave open. Its exit code is 0 if it could, and 3 if it got an error.
 
-use glass_jail::{Jail, SystemCalls, older};
+use glass_lib_jail::{Jail, SystemCalls, older};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

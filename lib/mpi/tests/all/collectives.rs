@@ -1,7 +1,7 @@
 //! Each collective operation, with all sizes at the bounds of its algorithms, for 1 to 9 ranks, against what it should give.
 
 use crate::simulated::{Rank, buffer, run};
-use glass_mpi::{Basic, Buffer, Datatype, EAGER_BYTES_MAX, Error, Id, Operation, Part, Predefined};
+use glass_lib_mpi::{Basic, Buffer, Datatype, EAGER_BYTES_MAX, Error, Id, Operation, Part, Predefined};
 use std::rc::Rc;
 
 /// Counts of 64-bit numbers: within a slot, a piece, eager, in pieces, spread.

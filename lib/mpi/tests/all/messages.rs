@@ -1,7 +1,7 @@
 //! Messages between two ranks: order, content, matching, lengths at the bounds of each protocol, and what goes wrong.
 
 use crate::simulated::{Rank, memory, run};
-use glass_mpi::{Error, Mode, Source};
+use glass_lib_mpi::{Error, Mode, Source};
 
 const LENGTHS: [usize; 13] = [0, 1, 8, 40, 41, 2048, 2049, 4096, 4097, 16384, 20_000, 70_000, 300_000];
 const SEEDS: u64 = 12;
@@ -12,7 +12,7 @@ fn content(source: usize, number: usize, length: usize) -> Vec<u8> {
 }
 
 /// Every rank sends each other the same lengths in the same order, whose number is the tag.
-fn send_all(rank: &mut Rank) -> Vec<(glass_mpi::Id, Vec<u8>)> {
+fn send_all(rank: &mut Rank) -> Vec<(glass_lib_mpi::Id, Vec<u8>)> {
     let all = rank.all.clone();
     let mut sent = Vec::new();
     for (number, length) in LENGTHS.iter().enumerate() {

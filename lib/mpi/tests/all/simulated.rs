@@ -1,7 +1,7 @@
 //! A world of ranks in one process: each is a thread, one runs at a time, and who runs next is chosen by the seed.
 
-use glass_mpi::trace::Trace;
-use glass_mpi::{Base, Basic, Buffer, Communicator, Datatype, Fabric, Memory, RANKS_MAX, Segment, World, bytes_of};
+use glass_lib_mpi::trace::Trace;
+use glass_lib_mpi::{Base, Basic, Buffer, Communicator, Datatype, Fabric, Memory, RANKS_MAX, Segment, World, bytes_of};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;

@@ -2,8 +2,8 @@
 
 use crate::simulated::run_traced;
 use glass_formats::trace::{Event, Group, Kind, MPI_ANY, MpiRole, Ring};
-use glass_mpi::trace::{Trace, mpi_call};
-use glass_mpi::{Predefined, Source};
+use glass_lib_mpi::trace::{Trace, mpi_call};
+use glass_lib_mpi::{Predefined, Source};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 

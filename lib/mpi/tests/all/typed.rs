@@ -1,7 +1,7 @@
 //! The interface for Rust programs.
 
 use crate::simulated::run;
-use glass_mpi::{Error, Predefined, Source};
+use glass_lib_mpi::{Error, Predefined, Source};
 
 #[test]
 fn slices_are_sent_combined_and_gathered() {

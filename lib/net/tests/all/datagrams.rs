@@ -4,7 +4,7 @@ use crate::common::{Wire, config, run};
 use core::net::SocketAddr;
 use core::time::Duration;
 use glass_api::{Datagrams, Instant, Net, NetError};
-use glass_net::Config;
+use glass_lib_net::Config;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -70,7 +70,7 @@ fn queues_are_bounded_and_an_absent_host_delays_no_other() {
 }
 
 /// The left end sends to the right one; the right one keeps what it receives, as numbers.
-fn receiving(wire: &mut Wire) -> (Rc<glass_net::Datagrams>, Rc<RefCell<Vec<u32>>>) {
+fn receiving(wire: &mut Wire) -> (Rc<glass_lib_net::Datagrams>, Rc<RefCell<Vec<u32>>>) {
     let (left, right) = (wire.left.sockets(), wire.right.sockets());
     let (sender, receiver) =
         run(wire, Duration::ZERO, async move { (left.bind(0).await.unwrap(), right.bind(PORT).await.unwrap()) });
@@ -85,7 +85,7 @@ fn receiving(wire: &mut Wire) -> (Rc<glass_net::Datagrams>, Rc<RefCell<Vec<u32>>
     (Rc::new(sender), received)
 }
 
-fn send(wire: &mut Wire, sender: &Rc<glass_net::Datagrams>, numbers: core::ops::Range<u32>) {
+fn send(wire: &mut Wire, sender: &Rc<glass_lib_net::Datagrams>, numbers: core::ops::Range<u32>) {
     let (sender, remote) = (sender.clone(), wire.right_address(PORT));
     wire.spawn(async move {
         for number in numbers {

@@ -5,8 +5,8 @@ use crate::common::{Wire, config, run};
 use core::net::SocketAddr;
 use core::time::Duration;
 use glass_api::{Instant, Listener, Net, Stream};
-use glass_net::Config;
-use glass_net::smoltcp::wire::TcpControl;
+use glass_lib_net::Config;
+use glass_lib_net::smoltcp::wire::TcpControl;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -191,14 +191,14 @@ fn a_peer_whose_acknowledgement_is_damaged_has_ten_seconds_to_repeat_it() {
 }
 
 /// A listener, and the connection that it accepts as soon as tasks run.
-type Accepted = Rc<RefCell<Option<(glass_net::Listener, glass_net::Stream)>>>;
+type Accepted = Rc<RefCell<Option<(glass_lib_net::Listener, glass_lib_net::Stream)>>>;
 
-fn listen(wire: &mut Wire, port: u16) -> glass_net::Listener {
+fn listen(wire: &mut Wire, port: u16) -> glass_lib_net::Listener {
     let sockets = wire.right.sockets();
     run(wire, Duration::ZERO, async move { sockets.listen(port).await.unwrap() })
 }
 
-fn accept(wire: &Wire, mut listener: glass_net::Listener) -> Accepted {
+fn accept(wire: &Wire, mut listener: glass_lib_net::Listener) -> Accepted {
     let accepted = Accepted::default();
     let slot = accepted.clone();
     wire.spawn(async move {

@@ -5,8 +5,8 @@ use crate::common::{Wire, config, run};
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use glass_api::{Listener, Net, NetError, Stream};
-use glass_net::smoltcp::wire::{Ipv4Address, Ipv4Packet, TcpControl, TcpPacket, TcpSeqNumber};
-use glass_net::{Config, Congestion, Sockets};
+use glass_lib_net::smoltcp::wire::{Ipv4Address, Ipv4Packet, TcpControl, TcpPacket, TcpSeqNumber};
+use glass_lib_net::{Config, Congestion, Sockets};
 use std::rc::Rc;
 
 const PORT: u16 = 80;

@@ -4,8 +4,8 @@ use crate::common::{RIGHT_MAC, Wire, config, run};
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use glass_api::{Datagrams, Listener, Net, NetError, ReadHalf, Split, Stream, WriteHalf};
-use glass_net::smoltcp::wire::*;
-use glass_net::{Address, Config, Ipv6, Notice, Sockets};
+use glass_lib_net::smoltcp::wire::*;
+use glass_lib_net::{Address, Config, Ipv6, Notice, Sockets};
 use std::cell::Cell;
 use std::rc::Rc;
 

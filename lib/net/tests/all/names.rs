@@ -4,7 +4,7 @@ use crate::common::{Wire, config, run};
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use glass_api::{Datagrams, Listener, Net, NetError, Stream};
-use glass_net::Config;
+use glass_lib_net::Config;
 use std::cell::Cell;
 use std::rc::Rc;
 

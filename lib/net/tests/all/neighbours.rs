@@ -5,8 +5,8 @@ use crate::common::{RIGHT_MAC, Wire, config, run};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use glass_api::{Datagrams, Listener, Net, Stream};
-use glass_net::smoltcp::wire::*;
-use glass_net::{Address, Config, Ipv6};
+use glass_lib_net::smoltcp::wire::*;
+use glass_lib_net::{Address, Config, Ipv6};
 
 const PORT: u16 = 80;
 

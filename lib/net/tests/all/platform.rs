@@ -3,7 +3,7 @@
 use crate::common::{Wire, config, run};
 use core::time::Duration;
 use glass_api::{Datagrams, Listener, Net, Stream};
-use glass_net::{Config, Ipv6};
+use glass_lib_net::{Config, Ipv6};
 
 const PORT: u16 = 80;
 const LIMIT: Duration = Duration::from_secs(1);
@@ -13,7 +13,7 @@ const START_DELAY: Duration = Duration::from_millis(100);
 const BLOCKED_WAIT: Duration = Duration::from_millis(10);
 
 /// Both ends of a connection, with nothing left to do.
-fn connected(wire: &mut Wire) -> (glass_net::Stream, glass_net::Stream) {
+fn connected(wire: &mut Wire) -> (glass_lib_net::Stream, glass_lib_net::Stream) {
     let (left, right, remote) = (wire.left.sockets(), wire.right.sockets(), wire.right_address(PORT));
     let streams = run(wire, LIMIT, async move {
         let mut listener = right.listen(PORT).await.unwrap();

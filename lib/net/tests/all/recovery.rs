@@ -4,7 +4,7 @@ use crate::common::Wire;
 use crate::common::peer::{Peer, Segment};
 use core::time::Duration;
 use glass_api::{Listener, Net, Stream};
-use glass_net::smoltcp::wire::{TcpControl, TcpSeqNumber};
+use glass_lib_net::smoltcp::wire::{TcpControl, TcpSeqNumber};
 
 const PORT: u16 = 80;
 const SEGMENT_BYTES: usize = 1460;

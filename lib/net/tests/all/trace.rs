@@ -4,8 +4,8 @@ use crate::common::{Wire, config, run};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use glass_api::{Listener, Net, Stream};
-use glass_net::{Config, Congestion};
-use glass_trace::{BlockKind, Event, Group, Kind, Writer};
+use glass_lib_net::{Config, Congestion};
+use glass_lib_trace::{BlockKind, Event, Group, Kind, Writer};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 const PORT: u16 = 80;
@@ -22,18 +22,18 @@ struct Tape {
 }
 
 fn head() -> u64 {
-    glass_trace::CONTROL.rings[0].head.load(Ordering::Relaxed)
+    glass_lib_trace::CONTROL.rings[0].head.load(Ordering::Relaxed)
 }
 
 impl Tape {
     fn new(groups: &[Group]) -> Tape {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let writer = WRITER.get_or_init(|| {
-            glass_trace::start(false, &MEMORY, 0, 1);
+            glass_lib_trace::start(false, &MEMORY, 0, 1);
             Writer::claim("test", &MEMORY).unwrap()
         });
-        glass_trace::set_current(Some(writer));
-        glass_trace::switch(groups.iter().map(|group| *group as u32).sum());
+        glass_lib_trace::set_current(Some(writer));
+        glass_lib_trace::switch(groups.iter().map(|group| *group as u32).sum());
         Tape { from: head(), _turn: turn }
     }
 
@@ -51,7 +51,7 @@ impl Tape {
 
 impl Drop for Tape {
     fn drop(&mut self) {
-        glass_trace::switch(0);
+        glass_lib_trace::switch(0);
     }
 }
 
@@ -68,7 +68,7 @@ fn window(event: &Event) -> u32 {
 }
 
 /// Both ends of a connection, opened.
-fn connected(wire: &mut Wire) -> (glass_net::Stream, glass_net::Stream) {
+fn connected(wire: &mut Wire) -> (glass_lib_net::Stream, glass_lib_net::Stream) {
     let (left, right, remote) = (wire.left.sockets(), wire.right.sockets(), wire.right_address(PORT));
     run(wire, Duration::from_secs(1), async move {
         let mut listener = right.listen(PORT).await.unwrap();

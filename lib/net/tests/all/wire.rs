@@ -5,7 +5,7 @@ use core::cell::Cell;
 use core::net::SocketAddr;
 use core::time::Duration;
 use glass_api::{Instant, Listener, Net, NetError, Port, ReadHalf, Split, Stream, WriteHalf};
-use glass_net::{Config, Sockets};
+use glass_lib_net::{Config, Sockets};
 use std::rc::Rc;
 
 const PORT: u16 = 80;

@@ -2,7 +2,7 @@
 
 use crate::common::{kind, traced};
 use glass_formats::trace::{GROUPS, Group, Kind};
-use glass_trace::{
+use glass_lib_trace::{
     BlockKind, Name, Operation, Outcome, Presence, WakeSource, block, block_numbered, complete, connection, counter,
     gauge, idle_begin, idle_end, interrupt, kick, poll_begin, poll_end, retransmit, segment_in, segment_out,
     spin_begin, spin_end, submit, task_spawn, timers_fire, wake,

@@ -2,7 +2,7 @@
 
 use crate::common::{kind, name, traced};
 use glass_formats::trace::{Group, Kind, NAMES_MAX, RINGS_MAX};
-use glass_trace::{BlockKind, CONTROL, Counter, Gauge, Name, Writer, block, follow_host, has_request, intern};
+use glass_lib_trace::{BlockKind, CONTROL, Counter, Gauge, Name, Writer, block, follow_host, has_request, intern};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -38,12 +38,12 @@ fn switches_are_told_before_and_after() {
     static COUNT: Counter = Counter::new("count");
     VALUE.set(5);
     let counters = Group::Counters as u32;
-    let change = glass_trace::switch(counters);
+    let change = glass_lib_trace::switch(counters);
     assert_eq!((change.switched_on, change.groups), (counters, counters));
     VALUE.add(-2);
     COUNT.add(7);
-    glass_trace::switch(counters | Group::Net as u32);
-    glass_trace::switch(0);
+    glass_lib_trace::switch(counters | Group::Net as u32);
+    glass_lib_trace::switch(0);
     VALUE.set(9);
     let recorded: Vec<(Kind, u16, u64)> =
         traced.events().iter().map(|event| (kind(event), event.detail, event.b)).collect();
@@ -63,12 +63,12 @@ fn memory_of_further_cores_joins_that_of_the_first() {
     let (first, above) = rest.split_at(8);
     CONTROL.area_address.store(range(first).0, Ordering::Relaxed);
     CONTROL.area_bytes.store(range(first).1, Ordering::Relaxed);
-    glass_trace::extend(above);
+    glass_lib_trace::extend(above);
     assert_eq!(area(), range(rest));
-    glass_trace::extend(below);
+    glass_lib_trace::extend(below);
     assert_eq!(area(), range(whole));
     // What lies within it changes nothing.
-    glass_trace::extend(first);
+    glass_lib_trace::extend(first);
     assert_eq!(area(), range(whole));
     CONTROL.area_address.store(before.0, Ordering::Relaxed);
     CONTROL.area_bytes.store(before.1, Ordering::Relaxed);
@@ -129,8 +129,8 @@ fn the_host_chooses_functions_only_while_their_group_is_on_or_wanted() {
 #[test]
 fn the_clock_of_events_is_corrected_when_it_is_known_better() {
     let _traced = traced(0, 2);
-    glass_trace::set_origin(77);
-    glass_trace::set_rate(2_100_000_000);
+    glass_lib_trace::set_origin(77);
+    glass_lib_trace::set_rate(2_100_000_000);
     let clock = [&CONTROL.origin_ticks, &CONTROL.ticks_per_second].map(|word| word.load(Ordering::Relaxed));
     assert_eq!(clock, [77, 2_100_000_000]);
 }

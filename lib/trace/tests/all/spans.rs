@@ -2,7 +2,7 @@
 
 use crate::common::{CONSOLE, kind, name, traced};
 use glass_formats::trace::{Event, Group, Kind, ValueType};
-use glass_trace::tracing_subscriber::TEXT_BYTES_MAX;
+use glass_lib_trace::tracing_subscriber::TEXT_BYTES_MAX;
 use tracing::level_filters::LevelFilter;
 use tracing::{Level, debug, error, error_span, info, info_span, span, trace_span, warn};
 
@@ -91,10 +91,10 @@ fn while_the_group_is_off_macros_evaluate_nothing() {
     look();
     assert_eq!((asked.get(), traced.recorded().len(), LevelFilter::current()), (0, 0, LevelFilter::WARN));
     // The same callsites are enabled and disabled with the group.
-    glass_trace::switch(SPANS);
+    glass_lib_trace::switch(SPANS);
     look();
     assert_eq!((asked.get(), LevelFilter::current()), (3, LevelFilter::TRACE));
-    glass_trace::switch(0);
+    glass_lib_trace::switch(0);
     look();
     assert_eq!(asked.get(), 3);
 }

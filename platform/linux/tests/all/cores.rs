@@ -1,7 +1,7 @@
 //! Cores of a process: threads that run tasks of their own and send each other values.
 
 use glass_api::{Cancelled, Clock, Cores, Spawn, SpawnOnError};
-use glass_cores::channel;
+use glass_lib_cores::channel;
 use glass_platform_linux::{LinuxPlatform, Options};
 use std::thread;
 use std::time::Duration;

@@ -4,7 +4,7 @@ use glass_api::{
     Address, Clock, Listener, Net, NetError, Platform, Port, Random, ReadHalf, Spawn, Split, Stream, WallSource,
     WriteHalf,
 };
-use glass_http::{Connection, HttpError, Limits, Request, Response, Status};
+use glass_lib_http::{Connection, HttpError, Limits, Request, Response, Status};
 use glass_platform_linux::{HostStream, LinuxPlatform, Options};
 use std::cell::Cell;
 use std::io::{ErrorKind, Read, Write};

@@ -4,7 +4,7 @@ use super::variable;
 use alloc::format;
 use alloc::string::String;
 use core::ptr::{self, NonNull};
-use glass_mpi::{Header, Memory, Segment};
+use glass_lib_mpi::{Header, Memory, Segment};
 
 /// Up to so many ranks the whole memory is some MB.
 const RANKS_POPULATED_MAX: usize = 8;

@@ -17,6 +17,6 @@ pub(crate) use memory::{Peers, segment};
 pub(crate) use trace::trace;
 
 #[unsafe(no_mangle)]
-fn glass_mpi_host() -> &'static dyn glass_mpi_abi::Host {
+fn glass_mpi_host() -> &'static dyn glass_lib_mpi_abi::Host {
     &crate::host::ProcessHost
 }

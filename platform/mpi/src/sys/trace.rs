@@ -5,7 +5,7 @@ use core::ptr::{self, NonNull};
 use core::slice;
 use core::sync::atomic::{AtomicU64, Ordering};
 use glass_formats::trace::{CONTROL_BYTES, CONTROL_MAGIC, Control, EVENT_BYTES, RINGS_MAX, Ring, TRACE_VERSION};
-use glass_mpi::trace::Trace;
+use glass_lib_mpi::trace::Trace;
 
 /// For processes: the descriptor of the trace's file, in which the ring has the rank's number.
 const FILE: &str = "GLASS_MPI_TRACE_FD";

@@ -1,7 +1,7 @@
 //! Machines with several cores: the seed chooses in which order they run.
 
 use glass_api::{Cancelled, Clock, Console, Cores};
-use glass_cores::channel;
+use glass_lib_cores::channel;
 use glass_platform_sim::{Node, NodeConfig, SimError, World, for_seeds};
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -4,7 +4,7 @@ use crate::common::{PORT, echo, listen, pattern, read_to_end};
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use glass_api::{Clock, Net, NetError, Platform, Stream};
-use glass_net::{Address, Config, Ipv6};
+use glass_lib_net::{Address, Config, Ipv6};
 use glass_platform_sim::{Chance, LinkConfig, Node, NodeConfig, World, for_seeds};
 use std::rc::Rc;
 

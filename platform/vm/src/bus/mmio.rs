@@ -2,7 +2,7 @@
 
 use crate::command_line::MmioDevice;
 use alloc::vec::Vec;
-use glass_virtio::TransportError;
+use glass_drivers_virtio::TransportError;
 
 /// What `open` makes of each window in which there is something. `is_probing`: the windows are only possible ones, so what is no
 /// virtio device is no error, and the first empty window after a device ends the search.

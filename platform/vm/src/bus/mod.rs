@@ -9,7 +9,7 @@ mod search;
 use crate::interrupts::Source;
 use alloc::boxed::Box;
 use core::fmt;
-use glass_virtio::Transport;
+use glass_drivers_virtio::Transport;
 
 pub use search::{find, pin_of};
 

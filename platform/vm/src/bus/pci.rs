@@ -6,7 +6,7 @@ use crate::machine::Ram;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
-use glass_virtio::{PciConfig, PciLayout, PciRegion, TransportError, pci_capabilities, pci_device_kind};
+use glass_drivers_virtio::{PciConfig, PciLayout, PciRegion, TransportError, pci_capabilities, pci_device_kind};
 
 /// A function's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

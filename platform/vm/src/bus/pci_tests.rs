@@ -3,7 +3,7 @@
 use super::pci::{Function, OpenError, Room, Spaces, open, virtio_functions};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use glass_virtio::TransportError;
+use glass_drivers_virtio::TransportError;
 
 const ECAM: u64 = 0xe000_0000;
 

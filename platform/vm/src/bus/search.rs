@@ -10,7 +10,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Range;
 use glass_drivers_device::MmioRegisters;
-use glass_virtio::{MmioTransport, PciTransport, TransportError, WINDOW_BYTES};
+use glass_drivers_virtio::{MmioTransport, PciTransport, TransportError, WINDOW_BYTES};
 
 /// Every virtio device that a driver could use, in the VMM's order. One that cannot be used is reported and left out.
 pub fn find(machine: &Machine) -> Vec<Found> {

@@ -10,9 +10,9 @@ use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use glass_api::Instant;
 use glass_drivers_device::{Driver, IdentityDma, SetupError, Violation};
-use glass_executor::sync::Notify;
-use glass_trace::Name;
-use glass_virtio::{Console, ConsoleConfig};
+use glass_drivers_virtio::{Console, ConsoleConfig};
+use glass_lib_executor::sync::Notify;
+use glass_lib_trace::Name;
 
 /// What a task waits for that prints more than the host reads.
 static CONSOLE_ROOM: Name = Name::new("console: no room until the host reads");

@@ -6,7 +6,7 @@ use crate::clock;
 use alloc::boxed::Box;
 use alloc::format;
 use glass_drivers_device::{IdentityDma, SetupError};
-use glass_virtio::Blk;
+use glass_drivers_virtio::Blk;
 
 pub fn start(
     transport: VmTransport,

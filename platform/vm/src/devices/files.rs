@@ -6,7 +6,7 @@ use crate::clock;
 use alloc::boxed::Box;
 use alloc::string::ToString;
 use glass_drivers_device::{IdentityDma, SetupError};
-use glass_virtio::Fs;
+use glass_drivers_virtio::Fs;
 
 pub fn start(transport: VmTransport, _: &Settings, devices: &mut Devices) -> Result<Option<Started>, SetupError> {
     if devices.files.is_some() {

@@ -25,16 +25,16 @@ use core::fmt;
 use core::net::IpAddr;
 use core::time::Duration;
 use glass_drivers_device::{BlockDevice, Driver, IdentityDma, SetupError};
-use glass_net::Sockets;
-use glass_virtio::{Rng, Transport, device};
-use glass_xen::BlkFeatures;
+use glass_drivers_virtio::{Rng, Transport, device};
+use glass_drivers_xen::BlkFeatures;
+use glass_lib_net::Sockets;
 
 pub use console::SharedConsole;
 
 /// A disk as the service sees it.
 pub type VmDisk = glass_drivers_device::Disk<Box<dyn BlockDevice>>;
 /// Files as the service sees them.
-pub type VmFiles = glass_virtio::HostFiles<VmTransport, IdentityDma>;
+pub type VmFiles = glass_drivers_virtio::HostFiles<VmTransport, IdentityDma>;
 
 /// Starts the driver of one kind of device. Returns what people call the device, and the driver; `None` if one more of this kind is of no
 /// use.
@@ -89,7 +89,7 @@ pub struct Devices {
     pub disks: Vec<VmDisk>,
     pub files: Option<VmFiles>,
     pub sockets: Option<Sockets>,
-    pub vsock: Option<glass_vsock::Sockets>,
+    pub vsock: Option<glass_lib_vsock::Sockets>,
     pub console: Option<SharedConsole>,
     /// The host's requests to end.
     pub end_requests: Rc<EndRequests>,

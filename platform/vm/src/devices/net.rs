@@ -17,9 +17,9 @@ use core::fmt;
 use core::num::NonZeroU16;
 use glass_api::Instant;
 use glass_drivers_device::{Driver, IdentityDma, NetDevice, NetLimits, NetTransmit, SetupError, Violation};
-use glass_net::{Address, Card, CardLimits, CardTransmit, Config, FrameDevice, Ipv6, Notice, Stack};
-use glass_trace::Group;
-use glass_virtio::{Net, NetConfig};
+use glass_drivers_virtio::{Net, NetConfig};
+use glass_lib_net::{Address, Card, CardLimits, CardTransmit, Config, FrameDevice, Ipv6, Notice, Stack};
+use glass_lib_trace::Group;
 
 /// One part in so many of the memory holds frames.
 const RECEIVE_SHARE: usize = 6;
@@ -88,7 +88,7 @@ pub fn start(
 
 /// The same for a card of Xen, of which the service gets one.
 pub fn start_xen(
-    card: glass_xen::Net<XenEvents>,
+    card: glass_drivers_xen::Net<XenEvents>,
     settings: &Settings,
     devices: &mut Devices,
 ) -> Result<Started, SetupError> {

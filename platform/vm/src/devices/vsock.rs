@@ -11,9 +11,9 @@ use alloc::boxed::Box;
 use alloc::string::ToString;
 use glass_api::Instant;
 use glass_drivers_device::{Dma, Driver, IdentityDma, SetupError, Violation};
-use glass_trace::Group;
-use glass_virtio::{Transport, Vsock, VsockConfig};
-use glass_vsock::{Config, Header, Sockets};
+use glass_drivers_virtio::{Transport, Vsock, VsockConfig};
+use glass_lib_trace::Group;
+use glass_lib_vsock::{Config, Header, Sockets};
 
 /// Buffers of 16 KiB: a packet of less than a quarter is copied out of one, and a longer one costs the host fewer descriptors.
 const DEVICE: VsockConfig = VsockConfig { receive_buffers: 32, receive_bytes: 16 << 10 };

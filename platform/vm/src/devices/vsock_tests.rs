@@ -12,9 +12,9 @@ use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use glass_api::{Address, Instant, Listener, MessageListener, Messages, NetError, Stream, VsockAddress};
 use glass_drivers_device::Driver;
-use glass_virtio::fake::{DAMAGED, Fake, GuardedDma};
-use glass_virtio::{Vsock, VsockConfig, device, feature};
-use glass_vsock::{HEADER_BYTES, Header, Operation, Sockets, Type};
+use glass_drivers_virtio::fake::{DAMAGED, Fake, GuardedDma};
+use glass_drivers_virtio::{Vsock, VsockConfig, device, feature};
+use glass_lib_vsock::{HEADER_BYTES, Header, Operation, Sockets, Type};
 
 const PORT: u32 = 80;
 const SMALL: VsockConfig = VsockConfig { receive_buffers: 8, receive_bytes: 4096 };

@@ -13,9 +13,9 @@ use core::ptr;
 use core::slice;
 use core::time::Duration;
 use glass_api::Instant;
-use glass_cores::Sender;
-use glass_executor::sync::TrySendError;
 use glass_formats::Activity;
+use glass_lib_cores::Sender;
+use glass_lib_executor::sync::TrySendError;
 
 /// Numbers of system calls (Linux, arch/x86/entry/syscalls/syscall_64.tbl).
 mod number {

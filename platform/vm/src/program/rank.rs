@@ -24,7 +24,7 @@ use core::sync::atomic::Ordering;
 use core::task::Poll;
 use core::time::Duration;
 use glass_api::{Clock, Console, CoreHandle, Cores, Platform, Spawn};
-use glass_cores::{Receiver, Sender, channel};
+use glass_lib_cores::{Receiver, Sender, channel};
 
 /// Model-specific registers of `syscall` (AMD's manual, volume 2, section 6.1.1).
 mod msr {
@@ -205,11 +205,11 @@ fn environment(rank: usize, ranks: usize, place: &Place, memory: u64) -> Vec<Str
 /// Where the events of a program on this core go: into the core's ring, which the kernel writes only while the program does not run.
 fn trace_of_this_core() -> Option<String> {
     let own = this_core().trace_memory.get().as_ptr().addr() as u64;
-    let ring = glass_trace::CONTROL
+    let ring = glass_lib_trace::CONTROL
         .rings
         .iter()
         .position(|ring| ring.capacity.load(Ordering::Acquire) > 0 && ring.address.load(Ordering::Relaxed) == own)?;
-    Some(format!("GLASS_MPI_TRACE={}:{ring}", (&raw const glass_trace::CONTROL).expose_provenance()))
+    Some(format!("GLASS_MPI_TRACE={}:{ring}", (&raw const glass_lib_trace::CONTROL).expose_provenance()))
 }
 
 impl Rank {

@@ -20,7 +20,7 @@ use core::fmt;
 use core::pin::pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
-use glass_xen::{Blk, BusError, Device, Grants, IdentityFrames, Net, SharedPages, Store};
+use glass_drivers_xen::{Blk, BusError, Device, Grants, IdentityFrames, Net, SharedPages, Store};
 
 /// How long a request to xenstore may take. Dom0 may be busy.
 const STORE_PATIENCE: Duration = Duration::from_secs(10);

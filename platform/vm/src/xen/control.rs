@@ -10,7 +10,7 @@ use alloc::rc::Rc;
 use core::fmt;
 use glass_api::Instant;
 use glass_drivers_device::{Driver, SetupError, Violation};
-use glass_xen::{Store, StoreError};
+use glass_drivers_xen::{Store, StoreError};
 
 /// Where the tools write what they request.
 const REQUEST: &str = "control/shutdown";

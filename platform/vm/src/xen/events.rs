@@ -5,7 +5,7 @@ use super::hypercall::{self, Number, Refused};
 use super::shared;
 use crate::interrupts::{Source, Target};
 use core::sync::atomic::{AtomicU8, Ordering};
-use glass_xen::Domain;
+use glass_drivers_xen::Domain;
 
 /// The vector by which Xen announces events.
 pub const UPCALL_VECTOR: u8 = 0x42;
@@ -67,7 +67,7 @@ pub fn send(port: u32) {
 #[derive(Debug, Clone, Copy)]
 pub struct XenEvents;
 
-impl glass_xen::Events for XenEvents {
+impl glass_drivers_xen::Events for XenEvents {
     fn notify(&self, port: u32) {
         send(port);
     }

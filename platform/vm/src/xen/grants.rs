@@ -2,7 +2,7 @@
 
 use super::shared::{self, SPACE_GRANT_TABLE};
 use crate::serial::print_line;
-use glass_xen::{Frames, Grants, IdentityFrames, PAGE_BYTES};
+use glass_drivers_xen::{Frames, Grants, IdentityFrames, PAGE_BYTES};
 
 /// Pages of the table: 512 grants each. A card needs 514, and a disk 8,225 at most.
 const PAGES: usize = 32;

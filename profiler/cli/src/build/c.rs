@@ -12,10 +12,10 @@ use std::process::Command;
 const MUSL: &str = "/usr/lib/x86_64-linux-musl";
 const COMPILER: &str = "musl-gcc";
 /// The package of our MPI library, and the name of its library.
-const MPI: &str = "glass-mpi-process";
+const MPI: &str = "glass-platform-mpi";
 const MPI_ARCHIVE: &str = "libmpi_abi.a";
 /// The package around a program in an image.
-const IMAGE: &str = "glass-c-image";
+const IMAGE: &str = "glass-platform-c-image";
 /// Names the program's file for that package.
 const PROGRAM_VARIABLE: &str = "GLASS_PROGRAM";
 /// Rust flags of the library: code for any address, without the standard library.

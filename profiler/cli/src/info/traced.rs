@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use glass_profile::names::printable;
-use glass_profile::trace::raw::{RawRing, RawTrace};
+use glass_profiler_core::names::printable;
+use glass_profiler_core::trace::raw::{RawRing, RawTrace};
 use serde_json::{Value, json};
 
 use crate::trace::summary;
@@ -72,7 +72,7 @@ pub fn to_json(trace: &RawTrace) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glass_profile::trace::raw::{ClockPoint, Piece};
+    use glass_profiler_core::trace::raw::{ClockPoint, Piece};
 
     #[test]
     fn gaps_between_chunks_are_losses() {

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use glass_guests::GuestError;
-use glass_guests::find::domains::{self, Domain};
+use glass_profiler_guests::GuestError;
+use glass_profiler_guests::find::domains::{self, Domain};
 use serde_json::{Value, json};
 
 use super::{NAME_WIDTH_MAX, fit, ram, wrap};
@@ -59,7 +59,7 @@ pub(super) fn to_json(domains: &Domains) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glass_guests::find::domains::DomainKind;
+    use glass_profiler_guests::find::domains::DomainKind;
 
     fn domain(id: u32, name: &str, kind: DomainKind) -> Domain {
         Domain { id, name: name.to_owned(), kind, vcpus: 2, ram_bytes: 16 << 20, kernel: None }

@@ -6,11 +6,11 @@ use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use glass_guests::files::HostFiles;
-use glass_guests::files::debuginfod::Debuginfod;
-use glass_profile::model::Origin;
-use glass_profile::recording::Clocks;
-use glass_session::Recording;
+use glass_profiler_core::model::Origin;
+use glass_profiler_core::recording::Clocks;
+use glass_profiler_guests::files::HostFiles;
+use glass_profiler_guests::files::debuginfod::Debuginfod;
+use glass_profiler_session::Recording;
 
 use crate::console::say;
 

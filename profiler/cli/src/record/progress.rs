@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use glass_guests::systems::glasshouse::LiveCounts;
-use glass_profile::model::{Distribution, LOST_PER_FROZEN, Origin};
-use glass_profile::names::printable;
-use glass_profile::recorder;
-use glass_session::{Status, Written};
+use glass_profiler_core::model::{Distribution, LOST_PER_FROZEN, Origin};
+use glass_profiler_core::names::printable;
+use glass_profiler_core::recorder;
+use glass_profiler_guests::systems::glasshouse::LiveCounts;
+use glass_profiler_session::{Status, Written};
 use indicatif::ProgressBar;
 
 use crate::console::{room, say, spinner};
@@ -34,7 +34,7 @@ fn percent(part: u64, whole: u64) -> String {
     format!("{:.2} %", 100.0 * part as f64 / whole.max(1) as f64)
 }
 
-/// A guest loses no more than all of its time, see `glass_profile::format::percent_lost`.
+/// A guest loses no more than all of its time, see `glass_profiler_core::format::percent_lost`.
 fn percent_lost(lost: u64, time: u64) -> String {
     percent(lost.min(time), time)
 }

@@ -4,9 +4,9 @@
 //! lines. So `glass` checks for a lock first; if another process locks it after that, it replaces QEMU's message.
 
 use anyhow::{Context, Result, bail};
-use glass_guests::files::HostFile;
-use glass_lock::{Access, Refused};
-use glass_profile::elf;
+use glass_lib_lock::{Access, Refused};
+use glass_profiler_core::elf;
+use glass_profiler_guests::files::HostFile;
 use std::env;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
@@ -37,8 +37,8 @@ pub(super) fn prepare(path: &Path, size: Option<u64>) -> Result<()> {
     let wanted_bytes = size.map(|size| size.next_multiple_of(SIZE_UNIT));
     match (File::open(path), wanted_bytes) {
         (Ok(file), _) => {
-            if let Err(Refused::InUse(pid)) = glass_lock::check(&file, Access::Write) {
-                bail!(glass_lock::in_use(path, pid));
+            if let Err(Refused::InUse(pid)) = glass_lib_lock::check(&file, Access::Write) {
+                bail!(glass_lib_lock::in_use(path, pid));
             }
             check_size(path, file, wanted_bytes)
         }
@@ -124,7 +124,7 @@ mod tests {
         fs::write(&path, [0; 512]).unwrap();
         let file = File::open(&path).unwrap();
         prepare(&path, None).unwrap();
-        glass_lock::lock(&file, Access::Write).unwrap();
+        glass_lib_lock::lock(&file, Access::Write).unwrap();
         let refusal = prepare(&path, None).unwrap_err().to_string();
         // It is this process, and not another one that could be named.
         assert!(refusal.contains("is in use by another process"), "{refusal}");

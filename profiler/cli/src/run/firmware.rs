@@ -1,7 +1,7 @@
 //! The firmware that an image has for QEMU's microvm (platform/vm/src/arch/x86_64/firmware.s): it starts the image sooner than QEMU's.
 
-use glass_guests::files::{HostFile, cache};
-use glass_profile::elf;
+use glass_profiler_core::elf;
+use glass_profiler_guests::files::{HostFile, cache};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};

@@ -8,7 +8,7 @@ use crate::console::say;
 use anyhow::{Context, Result, bail, ensure};
 use glass_formats::C_PROGRAM_MARK;
 use glass_formats::trace::Group;
-use glass_session::Wish;
+use glass_profiler_session::Wish;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -4,7 +4,7 @@ use super::Args;
 use super::escape::escape;
 use super::helpers::{Helper, Role, find};
 use anyhow::{Context, Result, bail};
-use glass_guests::find::registry;
+use glass_profiler_guests::find::registry;
 use std::path::{Path, PathBuf};
 
 const PROGRAM: &str = "virtiofsd";

@@ -1,9 +1,9 @@
 //! Watches whether QEMU has stopped the VM by itself: it does so when it cannot continue, and prints nothing.
 
 use crate::console::say;
-use glass_guests::SocketAddress;
-use glass_guests::backends::monitor::Monitor;
-use glass_guests::find::monitor::{Language, MonitorAddress};
+use glass_profiler_guests::SocketAddress;
+use glass_profiler_guests::backends::monitor::Monitor;
+use glass_profiler_guests::find::monitor::{Language, MonitorAddress};
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;

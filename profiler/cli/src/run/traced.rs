@@ -5,9 +5,9 @@ use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use glass_guests::systems::glasshouse::{self, LiveSettings, Start};
-use glass_session::target::origin;
-use glass_session::{Session, Sources, Tracing, Wish};
+use glass_profiler_guests::systems::glasshouse::{self, LiveSettings, Start};
+use glass_profiler_session::target::origin;
+use glass_profiler_session::{Session, Sources, Tracing, Wish};
 
 use super::Args;
 use crate::console::say;

@@ -13,7 +13,7 @@ use rustix::pipe::fcntl_setpipe_size;
 
 use crate::console::say;
 use crate::symbolizer::Symbolizer;
-use glass_profile::format::count;
+use glass_profiler_core::format::count;
 
 /// Room in the pipe from QEMU, the most that Linux allows without privilege.
 const PIPE_BYTES: usize = 1 << 20;

@@ -6,7 +6,7 @@ use super::helpers::{Helper, Role, find};
 use super::options::{Guest, Port};
 use crate::console::say;
 use anyhow::{Context, Result};
-use glass_guests::find::registry;
+use glass_profiler_guests::find::registry;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;

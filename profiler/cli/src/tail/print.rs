@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use glass_formats::trace::{GROUPS, Kind};
-use glass_profile::format::{count, cut_end, pad};
-use glass_profile::names::printable;
-use glass_profile::words::{Line, kind_name};
+use glass_profiler_core::format::{count, cut_end, pad};
+use glass_profiler_core::names::printable;
+use glass_profiler_core::words::{Line, kind_name};
 
 /// Columns of a core's name, and of a task's.
 const CORE: usize = 13;

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use glass_formats::trace::Event;
-use glass_profile::trace::raw::{ClockPoint, Piece};
-use glass_profile::words::Names;
+use glass_profiler_core::trace::raw::{ClockPoint, Piece};
+use glass_profiler_core::words::Names;
 
 /// Events that wait to be printed; further ones are dropped, counted and reported.
 const PENDING_MAX: usize = 1 << 20;

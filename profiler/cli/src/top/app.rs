@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crossterm::event::{KeyCode, KeyEvent};
-use glass_profile::live::names::{Function, NOT_READ_YET};
-use glass_profile::live::view::{Query, Row};
-use glass_profile::model::Origin;
+use glass_profiler_core::live::names::{Function, NOT_READ_YET};
+use glass_profiler_core::live::view::{Query, Row};
+use glass_profiler_core::model::Origin;
 
 use super::keys::{self, Controls, Pressed};
 use super::text;

@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use anyhow::{Context, Result};
-use glass_profile::budget::Budget;
-use glass_profile::files::FileSource;
-use glass_profile::images::{NamedImage, Names};
+use glass_profiler_core::budget::Budget;
+use glass_profiler_core::files::FileSource;
+use glass_profiler_core::images::{NamedImage, Names};
 
 /// The way to the thread that reads names.
 pub(super) struct NameReader {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use glass_profile::model::Origin;
+use glass_profiler_core::model::Origin;
 
 use super::text::{count, cut_end, cut_start, duration, pad, percent, place, squeeze};
 use super::work::Picture;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use crossterm::event;
-use glass_profile::model::Origin;
+use glass_profiler_core::model::Origin;
 use ratatui::DefaultTerminal;
 
 use super::app::{Action, App};

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use crossterm::event;
 use glass_formats::trace::Group;
-use glass_guests::systems::glasshouse::Live;
-use glass_guests::{Flow, Source, read_clocks};
-use glass_profile::event::Event;
+use glass_profiler_core::event::Event;
+use glass_profiler_guests::systems::glasshouse::Live;
+use glass_profiler_guests::{Flow, Source, read_clocks};
 
 use self::app::{Action, App};
 use self::model::{Model, Picture};
@@ -140,7 +140,7 @@ fn take(stream: &mut Stream, warnings: &mut Vec<String>, event: Event) {
     match event {
         Event::Trace(piece) => stream.piece(piece),
         // The newest warning is shown; there are few.
-        Event::Warning(text) => *warnings = vec![glass_profile::names::printable(&text)],
+        Event::Warning(text) => *warnings = vec![glass_profiler_core::names::printable(&text)],
         _ => {}
     }
 }

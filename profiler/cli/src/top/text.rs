@@ -2,7 +2,7 @@
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-pub(super) use glass_profile::format::count;
+pub(super) use glass_profiler_core::format::count;
 
 /// A duration with the unit that fits.
 pub(super) fn duration(ns: u64) -> String {

@@ -10,18 +10,18 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use glass_guests::files::{HostFiles, OpenedFiles};
-use glass_guests::{Counts, read_clocks};
-use glass_profile::event::Event;
-use glass_profile::files::FileSource;
-use glass_profile::live::activity::Kind;
-use glass_profile::live::names::{Loader, NameCache};
-use glass_profile::live::view::{Query, View};
-use glass_profile::live::{Live, LiveTrack, Settings, Snapshot, Unwinder};
-use glass_profile::model::Cost;
-use glass_profile::recorder::Progress;
-use glass_session::Sink;
-use glass_session::target::Target;
+use glass_profiler_core::event::Event;
+use glass_profiler_core::files::FileSource;
+use glass_profiler_core::live::activity::Kind;
+use glass_profiler_core::live::names::{Loader, NameCache};
+use glass_profiler_core::live::view::{Query, View};
+use glass_profiler_core::live::{Live, LiveTrack, Settings, Snapshot, Unwinder};
+use glass_profiler_core::model::Cost;
+use glass_profiler_core::recorder::Progress;
+use glass_profiler_guests::files::{HostFiles, OpenedFiles};
+use glass_profiler_guests::{Counts, read_clocks};
+use glass_profiler_session::Sink;
+use glass_profiler_session::target::Target;
 
 use super::names::NameReader;
 
@@ -86,7 +86,7 @@ impl Shared {
         }
     }
 
-    pub(super) fn set_status(&self, status: &glass_session::Status) {
+    pub(super) fn set_status(&self, status: &glass_profiler_session::Status) {
         *lock(&self.status) = Status { counts: status.counts, dropped: status.dropped };
     }
 

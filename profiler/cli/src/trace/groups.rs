@@ -4,11 +4,11 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 use glass_formats::trace::{GROUPS, Group};
-use glass_guests::files::HostFile;
-use glass_guests::systems::glasshouse::{Guest, LiveSettings, Start};
-use glass_profile::symbols::Symbols;
-use glass_profile::trace::filter::Filter;
-use glass_profile::trace::sleds;
+use glass_profiler_core::symbols::Symbols;
+use glass_profiler_core::trace::filter::Filter;
+use glass_profiler_core::trace::sleds;
+use glass_profiler_guests::files::HostFile;
+use glass_profiler_guests::systems::glasshouse::{Guest, LiveSettings, Start};
 
 /// A set of groups of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use glass_guests::systems::glasshouse::LiveCounts;
-use glass_profile::format::count;
+use glass_profiler_core::format::count;
+use glass_profiler_guests::systems::glasshouse::LiveCounts;
 use indicatif::ProgressBar;
 
 use crate::console::{room, say, spinner};
@@ -85,7 +85,7 @@ pub fn summary(counts: &LiveCounts, elapsed: Option<Duration>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glass_guests::systems::glasshouse::ReadCounts;
+    use glass_profiler_guests::systems::glasshouse::ReadCounts;
 
     #[test]
     fn the_line_says_as_much_as_there_is_room_for() {

@@ -1,11 +1,11 @@
 //! Files of a few kilobytes that expand to gigabytes or take hours: they are left out, in one sentence.
 
 use crate::common::{compile, unwind};
-use glass_profile::arch::x86_64::Registers;
-use glass_profile::budget::{Budget, Limits, Meters, Over};
-use glass_profile::image::Image;
-use glass_profile::symbols::{Location, Symbols};
-use glass_profile::unwind::AddressSpace;
+use glass_profiler_core::arch::x86_64::Registers;
+use glass_profiler_core::budget::{Budget, Limits, Meters, Over};
+use glass_profiler_core::image::Image;
+use glass_profiler_core::symbols::{Location, Symbols};
+use glass_profiler_core::unwind::AddressSpace;
 use glass_tests::elf_bomb::{DEBUG_SECTIONS, repeated, with_sections, zeros};
 use glass_tests::folder::Folder;
 use object::{Object, ObjectSymbol};

@@ -1,18 +1,18 @@
 //! Recordings that were cut, changed, or never were recordings: a profile of what is there, or one sentence.
 
 use crate::common::{compile, process, segment, track};
-use glass_profile::elf::ReadAt;
-use glass_profile::event::{Event, Mapping, Placement, RawSample};
-use glass_profile::files::{FileSource, NoFiles};
-use glass_profile::guest::{Mode, SpaceId};
-use glass_profile::image::Image;
-use glass_profile::model::{Cost, Origin, StackEnd, State};
-use glass_profile::recorder::Recorder;
-use glass_profile::recording::{
+use glass_profiler_core::elf::ReadAt;
+use glass_profiler_core::event::{Event, Mapping, Placement, RawSample};
+use glass_profiler_core::files::{FileSource, NoFiles};
+use glass_profiler_core::guest::{Mode, SpaceId};
+use glass_profiler_core::image::Image;
+use glass_profiler_core::model::{Cost, Origin, StackEnd, State};
+use glass_profiler_core::recorder::Recorder;
+use glass_profiler_core::recording::{
     Clocks, ImageId, NameSource, OtherKind, PlainSettings, ReadError, Recording, SampleRecord, Writer, open,
     write_plain,
 };
-use glass_profile::symbols::Location;
+use glass_profiler_core::symbols::Location;
 use glass_tests::folder::Folder;
 
 const CLOCKS: Clocks = Clocks { monotonic_ns: 1_000, boottime_ns: 51_000, realtime_ns: 1_700_000_000_000_000_000 };

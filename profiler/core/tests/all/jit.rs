@@ -3,13 +3,13 @@
 use std::io::{Cursor, Read};
 
 use crate::common::{process, segment};
-use glass_profile::elf::ReadAt;
-use glass_profile::event::{Event, Mapping, Placement, RawSample};
-use glass_profile::files::{FileSource, NoFiles};
-use glass_profile::guest::{GuestId, Mode, ProcessKey, SpaceId};
-use glass_profile::model::{Cost, Origin, Profile};
-use glass_profile::recorder::Recorder;
-use glass_profile::recording::{Clocks, open};
+use glass_profiler_core::elf::ReadAt;
+use glass_profiler_core::event::{Event, Mapping, Placement, RawSample};
+use glass_profiler_core::files::{FileSource, NoFiles};
+use glass_profiler_core::guest::{GuestId, Mode, ProcessKey, SpaceId};
+use glass_profiler_core::model::{Cost, Origin, Profile};
+use glass_profiler_core::recorder::Recorder;
+use glass_profiler_core::recording::{Clocks, open};
 
 const CLOCKS: Clocks = Clocks { monotonic_ns: 1_000, boottime_ns: 51_000, realtime_ns: 1_700_000_000_000_000_000 };
 const CODE: u64 = 0x4000_0000;

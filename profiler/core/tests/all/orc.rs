@@ -1,12 +1,12 @@
 //! Steps through synthetic tables of Linux's three layouts.
 
 use crate::common::{compile, unwind};
-use glass_profile::arch::x86_64::Registers;
-use glass_profile::arch::x86_64::orc::{OrcError, OrcRegisters, OrcStep, OrcTable};
-use glass_profile::image::Image;
-use glass_profile::map::SymbolMap;
-use glass_profile::model::StackEnd;
-use glass_profile::unwind::{AddressSpace, DEPTH_MAX, StackMemory, UnwindCache};
+use glass_profiler_core::arch::x86_64::Registers;
+use glass_profiler_core::arch::x86_64::orc::{OrcError, OrcRegisters, OrcStep, OrcTable};
+use glass_profiler_core::image::Image;
+use glass_profiler_core::map::SymbolMap;
+use glass_profiler_core::model::StackEnd;
+use glass_profiler_core::unwind::{AddressSpace, DEPTH_MAX, StackMemory, UnwindCache};
 use glass_tests::folder::Folder;
 use proptest::prelude::*;
 use std::sync::Arc;

@@ -2,18 +2,18 @@
 
 use std::io::Read;
 
-use glass_profile::arch::x86_64::Registers;
-use glass_profile::arch::{Architecture, Width};
-use glass_profile::elf::ReadAt;
-use glass_profile::event::{Event, Mapping, Placement, RawSample, Segment};
-use glass_profile::files::{FileSource, NoFiles};
-use glass_profile::guest::{
+use glass_profiler_core::arch::x86_64::Registers;
+use glass_profiler_core::arch::{Architecture, Width};
+use glass_profiler_core::elf::ReadAt;
+use glass_profiler_core::event::{Event, Mapping, Placement, RawSample, Segment};
+use glass_profiler_core::files::{FileSource, NoFiles};
+use glass_profiler_core::guest::{
     Guest, GuestId, GuestKind, Mode, Process, ProcessId, ProcessKey, ProgramSince, SpaceId, Thread, ThreadId,
 };
-use glass_profile::images::Part;
-use glass_profile::model::{Cost, Losses, Origin, Profile, SegmentOf, StackEnd, State};
-use glass_profile::recorder::Recorder;
-use glass_profile::recording::{Clocks, SampleRecord, TrackRecord, Writer, read};
+use glass_profiler_core::images::Part;
+use glass_profiler_core::model::{Cost, Losses, Origin, Profile, SegmentOf, StackEnd, State};
+use glass_profiler_core::recorder::Recorder;
+use glass_profiler_core::recording::{Clocks, SampleRecord, TrackRecord, Writer, read};
 use proptest::prelude::*;
 
 const CLOCKS: Clocks = Clocks { monotonic_ns: 1_000, boottime_ns: 51_000, realtime_ns: 0 };

@@ -1,16 +1,16 @@
 //! What is written can be read; what is cut, damaged or newer gives a profile or a sentence.
 
 use crate::common::{compile, segment, track, vm};
-use glass_profile::arch::{Architecture, Width};
-use glass_profile::elf::ReadAt;
-use glass_profile::event::{Event, Mapping, Placement, RawSample};
-use glass_profile::files::{FileSource, NoFiles};
-use glass_profile::guest::{Guest, GuestId, GuestKind, Mode, SpaceId};
-use glass_profile::images::Part;
-use glass_profile::model::{Cost, Distribution, Frozen, Losses, Origin, Profile, StackEnd, State, Track};
-use glass_profile::recorder::Recorder;
-use glass_profile::recording::{Clocks, ImageId, ReadError, SampleRecord, TrackRecord, Writer, read};
-use glass_profile::symbols::Location;
+use glass_profiler_core::arch::{Architecture, Width};
+use glass_profiler_core::elf::ReadAt;
+use glass_profiler_core::event::{Event, Mapping, Placement, RawSample};
+use glass_profiler_core::files::{FileSource, NoFiles};
+use glass_profiler_core::guest::{Guest, GuestId, GuestKind, Mode, SpaceId};
+use glass_profiler_core::images::Part;
+use glass_profiler_core::model::{Cost, Distribution, Frozen, Losses, Origin, Profile, StackEnd, State, Track};
+use glass_profiler_core::recorder::Recorder;
+use glass_profiler_core::recording::{Clocks, ImageId, ReadError, SampleRecord, TrackRecord, Writer, read};
+use glass_profiler_core::symbols::Location;
 use glass_tests::folder::Folder;
 use proptest::prelude::*;
 
@@ -227,7 +227,7 @@ fn names_of_a_killed_recorder_come_from_the_file_while_it_is_the_same() {
         return;
     };
     let path = program.display().to_string();
-    let image = glass_profile::image::Image::parse(&std::fs::read(&program).unwrap(), &["outer"]).unwrap();
+    let image = glass_profiler_core::image::Image::parse(&std::fs::read(&program).unwrap(), &["outer"]).unwrap();
     let rip = image.symbol("outer").unwrap();
     let record = || {
         let mut recorder = Recorder::start(Vec::new(), CLOCKS, &origin()).unwrap();
@@ -301,7 +301,7 @@ fn tracks_with_gaps_in_their_numbers_come_back() {
 
 fn check_tracks_with_gaps(bytes: &[u8]) {
     let profile = read(bytes, &mut NoFiles).unwrap();
-    let track_of = |sample: &glass_profile::model::Sample| profile.tracks[sample.track as usize].id;
+    let track_of = |sample: &glass_profiler_core::model::Sample| profile.tracks[sample.track as usize].id;
     assert_eq!(profile.samples.iter().map(track_of).collect::<Vec<_>>(), [1, 3, 1], "{:?}", profile.warnings);
     assert_eq!(profile.warnings, [""; 0]);
 }

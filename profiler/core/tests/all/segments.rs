@@ -2,18 +2,18 @@
 //! are joined, written and read.
 
 use crate::common::{process, segment, vm};
-use glass_profile::arch::Width;
-use glass_profile::arch::x86_64::Registers;
-use glass_profile::event::{Event, RawSample, Segment};
-use glass_profile::files::NoFiles;
-use glass_profile::guest::{GuestId, GuestKind, Mode, SpaceId};
-use glass_profile::image::Image;
-use glass_profile::images::{Images, JoinedStack};
-use glass_profile::map::SymbolMap;
-use glass_profile::model::{Cost, Frozen, Origin, Profile, StackEnd, State};
-use glass_profile::program::{NamesFrom, Parts, Program};
-use glass_profile::recorder::Recorder;
-use glass_profile::recording::{Clocks, read};
+use glass_profiler_core::arch::Width;
+use glass_profiler_core::arch::x86_64::Registers;
+use glass_profiler_core::event::{Event, RawSample, Segment};
+use glass_profiler_core::files::NoFiles;
+use glass_profiler_core::guest::{GuestId, GuestKind, Mode, SpaceId};
+use glass_profiler_core::image::Image;
+use glass_profiler_core::images::{Images, JoinedStack};
+use glass_profiler_core::map::SymbolMap;
+use glass_profiler_core::model::{Cost, Frozen, Origin, Profile, StackEnd, State};
+use glass_profiler_core::program::{NamesFrom, Parts, Program};
+use glass_profiler_core::recorder::Recorder;
+use glass_profiler_core::recording::{Clocks, read};
 use std::sync::Arc;
 
 /// A kernel of which a map names two functions of 16 bytes, without any unwind tables.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::common::compile;
-use glass_profile::arch::x86_64::Registers;
-use glass_profile::event::Skid;
-use glass_profile::image::Image;
-use glass_profile::unwind::AddressSpace;
-use glass_profile::unwind::skid::{Correction, correction};
+use glass_profiler_core::arch::x86_64::Registers;
+use glass_profiler_core::event::Skid;
+use glass_profiler_core::image::Image;
+use glass_profiler_core::unwind::AddressSpace;
+use glass_profiler_core::unwind::skid::{Correction, correction};
 use glass_tests::folder::Folder;
 
 const CALL: u8 = 0xe8;

@@ -1,16 +1,16 @@
 //! Names, inlined calls and lines of real ELF files.
 
 use crate::common::compile;
-use glass_profile::arch::x86_64::Registers;
-use glass_profile::budget::Account;
-use glass_profile::elf::ImageError;
-use glass_profile::elf::ReadAt;
-use glass_profile::event::{Event, Mapping, Placement, RawSample, Segment};
-use glass_profile::files::FileSource;
-use glass_profile::guest::{GuestId, SpaceId};
-use glass_profile::image::Image;
-use glass_profile::images::Images;
-use glass_profile::symbols::{Location, Symbols};
+use glass_profiler_core::arch::x86_64::Registers;
+use glass_profiler_core::budget::Account;
+use glass_profiler_core::elf::ImageError;
+use glass_profiler_core::elf::ReadAt;
+use glass_profiler_core::event::{Event, Mapping, Placement, RawSample, Segment};
+use glass_profiler_core::files::FileSource;
+use glass_profiler_core::guest::{GuestId, SpaceId};
+use glass_profiler_core::image::Image;
+use glass_profiler_core::images::Images;
+use glass_profiler_core::symbols::{Location, Symbols};
 use glass_tests::folder::Folder;
 use glass_tests::programs::skip;
 use object::{Object, ObjectSection, ObjectSymbol};

@@ -2,9 +2,9 @@
 
 use crate::trace_builder::Builder;
 use glass_formats::trace::{BlockKind, Kind, Operation, Presence, UNREQUESTED_MIN, WakeSource};
-use glass_profile::trace::build;
-use glass_profile::trace::model::{Cause, Trace};
-use glass_profile::trace::raw::ClockPoint;
+use glass_profiler_core::trace::build;
+use glass_profiler_core::trace::model::{Cause, Trace};
+use glass_profiler_core::trace::raw::ClockPoint;
 use proptest::prelude::*;
 
 const CONNECTION: u32 = 1;
@@ -169,9 +169,9 @@ fn a_span_whose_begin_was_lost_begins_at_the_loss_and_counts_for_nothing() {
     let name = |span: usize| trace.name(trace.spans[span].name);
     assert_eq!((name(0), name(2)), ("span 3 (it started before the trace)", "span 5 (its start was lost)"));
     for span in [0, 2] {
-        assert_eq!(glass_profile::trace::path::spans_by_duration(&trace, name(span)), [0; 0]);
+        assert_eq!(glass_profiler_core::trace::path::spans_by_duration(&trace, name(span)), [0; 0]);
     }
-    assert_eq!(glass_profile::trace::path::spans_by_duration(&trace, name(1)), [1]);
+    assert_eq!(glass_profiler_core::trace::path::spans_by_duration(&trace, name(1)), [1]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The example of a trace, and what is made of it.
 
-use glass_profile::trace::model::Cause;
-use glass_profile::trace::{build, example};
+use glass_profiler_core::trace::model::Cause;
+use glass_profiler_core::trace::{build, example};
 
 #[test]
 fn the_example_is_whole() {

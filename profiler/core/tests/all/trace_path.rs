@@ -1,7 +1,7 @@
 //! Paths through spans.
 
-use glass_profile::trace::path::{Index, Path, spans_by_duration, summarise};
-use glass_profile::trace::{build, example};
+use glass_profiler_core::trace::path::{Index, Path, spans_by_duration, summarise};
+use glass_profiler_core::trace::{build, example};
 
 #[test]
 fn parts_follow_each_other_and_sum_up_to_the_span() {

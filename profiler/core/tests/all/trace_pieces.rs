@@ -1,9 +1,9 @@
 //! Traces in recordings: reading returns what was written, and the whole parts of a cut or changed file.
 
-use glass_profile::files::NoFiles;
-use glass_profile::model::{Cost, Origin};
-use glass_profile::recording::{Clocks, PlainSettings, Recording, Writer, open, write_plain};
-use glass_profile::trace::raw::{ClockPoint, Function, Piece, RawChunk, RawTrace, Words};
+use glass_profiler_core::files::NoFiles;
+use glass_profiler_core::model::{Cost, Origin};
+use glass_profiler_core::recording::{Clocks, PlainSettings, Recording, Writer, open, write_plain};
+use glass_profiler_core::trace::raw::{ClockPoint, Function, Piece, RawChunk, RawTrace, Words};
 use proptest::prelude::*;
 
 const CLOCKS: Clocks = Clocks { monotonic_ns: 1_000, boottime_ns: 51_000, realtime_ns: 1_700_000_000_000_000_000 };

@@ -2,8 +2,8 @@
 
 use crate::trace_builder::Builder;
 use glass_formats::trace::{BlockKind, Kind, Operation};
-use glass_profile::trace::model::{Cause, Trace};
-use glass_profile::trace::path::{Index, Path, Topic, summarise};
+use glass_profiler_core::trace::model::{Cause, Trace};
+use glass_profiler_core::trace::path::{Index, Path, Topic, summarise};
 
 const CONNECTION: u32 = 1;
 const DISK: u32 = 2;

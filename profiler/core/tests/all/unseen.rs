@@ -4,15 +4,15 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::common::{segment, vm};
-use glass_profile::event::{Event, RawSample};
-use glass_profile::files::NoFiles;
-use glass_profile::guest::{GuestId, Mode, SpaceId};
-use glass_profile::image::Image;
-use glass_profile::map::SymbolMap;
-use glass_profile::model::{Cost, Origin};
-use glass_profile::program::{NamesFrom, Parts, Program};
-use glass_profile::recorder::Recorder;
-use glass_profile::recording::{Clocks, read};
+use glass_profiler_core::event::{Event, RawSample};
+use glass_profiler_core::files::NoFiles;
+use glass_profiler_core::guest::{GuestId, Mode, SpaceId};
+use glass_profiler_core::image::Image;
+use glass_profiler_core::map::SymbolMap;
+use glass_profiler_core::model::{Cost, Origin};
+use glass_profiler_core::program::{NamesFrom, Parts, Program};
+use glass_profiler_core::recorder::Recorder;
+use glass_profiler_core::recording::{Clocks, read};
 
 fn place(name: &str, range: Range<u64>, is_whole: bool) -> Event {
     place_of(name, range, is_whole, false)

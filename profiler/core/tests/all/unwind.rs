@@ -4,11 +4,11 @@ use std::process::Command;
 use std::sync::Arc;
 
 use crate::common::{compile, unwind, unwind_with};
-use glass_profile::arch::x86_64::Registers;
-use glass_profile::image::Image;
-use glass_profile::model::StackEnd;
-use glass_profile::symbols::Symbols;
-use glass_profile::unwind::{AddressSpace, CallChain, DEPTH_MAX, UnwindCache};
+use glass_profiler_core::arch::x86_64::Registers;
+use glass_profiler_core::image::Image;
+use glass_profiler_core::model::StackEnd;
+use glass_profiler_core::symbols::Symbols;
+use glass_profiler_core::unwind::{AddressSpace, CallChain, DEPTH_MAX, UnwindCache};
 use glass_tests::folder::Folder;
 use proptest::prelude::*;
 
@@ -192,7 +192,7 @@ fn a_chain_in_a_circle_and_wild_registers_end() {
     let registers = Registers { rip: inside, rsp: 0x7000_0000, rbp: 0x7000_0000 };
     let chain = unwind(&snapshot.space, registers, &stack);
     assert_eq!(chain.end, StackEnd::TooDeep);
-    assert_eq!(chain.calls.len(), glass_profile::unwind::DEPTH_MAX);
+    assert_eq!(chain.calls.len(), glass_profiler_core::unwind::DEPTH_MAX);
     // One frame that points to itself.
     stack[..8].copy_from_slice(&0x7000_0000u64.to_le_bytes());
     let chain = unwind(&snapshot.space, registers, &stack);

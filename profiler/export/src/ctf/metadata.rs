@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::io::{self, Write};
 
 use glass_formats::trace::{BlockKind, Kind, Operation, Outcome, ValueType, WakeSource};
-use glass_profile::names::printable;
-use glass_profile::recording::Recording;
-use glass_profile::words::kind_name;
+use glass_profiler_core::names::printable;
+use glass_profiler_core::recording::Recording;
+use glass_profiler_core::words::kind_name;
 
 use super::Clock;
 use super::fields::{Field, UNKNOWN, fields};

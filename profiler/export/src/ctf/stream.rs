@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use glass_formats::trace::{Event, Kind};
-use glass_profile::trace::raw::RawRing;
+use glass_profiler_core::trace::raw::RawRing;
 
 use super::Written;
 use super::fields::{UNKNOWN, encode, fields};

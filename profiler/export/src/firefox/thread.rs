@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use glass_profile::images::KERNEL_NAME;
-use glass_profile::model::{Sample, State};
+use glass_profiler_core::images::KERNEL_NAME;
+use glass_profiler_core::model::{Sample, State};
 
 use super::Strings;
 use crate::States;

@@ -3,9 +3,9 @@
 use std::io;
 
 use glass_formats::trace::WakeSource;
-use glass_profile::format::count;
-use glass_profile::names::printable;
-use glass_profile::trace::model::{Trace, Value};
+use glass_profiler_core::format::count;
+use glass_profiler_core::names::printable;
+use glass_profiler_core::trace::model::{Trace, Value};
 
 use super::flows::{Step, Wakes, messages};
 use super::{Board, Lane, Mark, by_time, core_name, list, task_name, text};

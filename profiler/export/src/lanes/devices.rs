@@ -5,8 +5,8 @@ use std::collections::BinaryHeap;
 use std::io;
 use std::net::Ipv4Addr;
 
-use glass_profile::trace::model::{Connection, Direction, Value};
-use glass_profile::words;
+use glass_profiler_core::trace::model::{Connection, Direction, Value};
+use glass_profiler_core::words;
 
 use super::flows::{Place, Step, Wakes, request_arrow};
 use super::nest::Rows;

@@ -1,7 +1,7 @@
 //! Arrows: from the cause of a wake-up to the poll that follows, from a task to its requests, and from the call of MPI that sends a message to
 //! the one that receives it.
 
-use glass_profile::trace::model::{Cause, Trace};
+use glass_profiler_core::trace::model::{Cause, Trace};
 
 /// The position of a point of an arrow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

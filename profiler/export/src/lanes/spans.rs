@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::io;
 
-use glass_profile::names::printable;
-use glass_profile::trace::model::{NameId, Trace, Value};
+use glass_profiler_core::names::printable;
+use glass_profiler_core::trace::model::{NameId, Trace, Value};
 
 use super::nest::Rows;
 use super::{Board, Lane, Mark, core_name, task_name, text};

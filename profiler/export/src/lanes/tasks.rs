@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::io;
 
-use glass_profile::names::printable;
-use glass_profile::trace::model::{Cause, Trace, Value, Wait};
-use glass_profile::words;
+use glass_profiler_core::names::printable;
+use glass_profiler_core::trace::model::{Cause, Trace, Value, Wait};
+use glass_profiler_core::words;
 
 use super::flows::{Place, Step, Wakes, wake_arrow};
 use super::{Board, Lane, Mark, by_time, core_name, device_name, list, task_name, text};

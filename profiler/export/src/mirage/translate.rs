@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use glass_formats::trace::{BlockKind, Event, Kind, Outcome};
-use glass_profile::trace::raw::Words;
+use glass_profiler_core::trace::raw::Words;
 
 use super::events::{FileEvent, What};
 

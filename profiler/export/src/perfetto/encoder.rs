@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use glass_profile::trace::model::Value;
+use glass_profiler_core::trace::model::Value;
 use prost::Message;
 
 use super::proto::{self, TracePacket, TrackEvent};

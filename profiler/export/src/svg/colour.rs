@@ -1,8 +1,8 @@
 //! Colours of boxes: one hue for each crate or library, a shade of it for each function, greys for boxes without code.
 
-use glass_profile::model::State;
-use glass_profile::names;
-use glass_profile::tree::{Function, Kind};
+use glass_profiler_core::model::State;
+use glass_profiler_core::names;
+use glass_profiler_core::tree::{Function, Kind};
 
 /// Hues that are easy to distinguish.
 const HUES: [u32; 12] = [28, 42, 200, 98, 355, 258, 12, 162, 52, 222, 332, 78];

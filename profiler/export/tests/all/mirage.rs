@@ -1,11 +1,11 @@
 //! Imports of files of mirage-profile, generated from the description of their format: whole, in another
 //! order, cut and damaged.
 
-use glass_export::mirage::{Imported, import};
 use glass_formats::trace::{Event, Kind};
-use glass_profile::trace::build;
-use glass_profile::trace::model::{Cause, Trace};
-use glass_profile::trace::raw::{Piece, RawTrace};
+use glass_profiler_core::trace::build;
+use glass_profiler_core::trace::model::{Cause, Trace};
+use glass_profiler_core::trace::raw::{Piece, RawTrace};
+use glass_profiler_export::mirage::{Imported, import};
 use proptest::prelude::*;
 
 const HEADER: usize = 30;

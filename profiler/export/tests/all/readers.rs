@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{RATE_HZ, Top, expected_top, export, recording, top};
 use crate::programs::{by_python, has, in_speedscope, limited, node_modules, output, python_packages, skipped};
-use glass_export::{Format, States};
+use glass_profiler_export::{Format, States};
 use glass_tests::folder::Folder;
 use serde_json::Value;
 

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use crate::common::{export, read, recording};
 use crate::programs::{by_python, has, in_speedscope, limited, python_packages, skipped};
-use glass_export::{Format, Options, States};
 use glass_formats::trace::{Event, Kind};
-use glass_profile::recording::Recording;
-use glass_profile::trace::model::Trace;
-use glass_profile::trace::{build, example};
+use glass_profiler_core::recording::Recording;
+use glass_profiler_core::trace::model::Trace;
+use glass_profiler_core::trace::{build, example};
+use glass_profiler_export::{Format, Options, States};
 use glass_tests::folder::Folder;
 use serde_json::Value;
 
@@ -26,7 +26,7 @@ fn traced(events: usize) -> (Recording, Vec<u8>, Trace) {
 
 fn written(format: Format, recording: &Recording, bytes: &[u8]) -> Vec<u8> {
     let mut made = Vec::new();
-    glass_export::write(format, recording, bytes, Options::default(), &mut made).unwrap();
+    glass_profiler_export::write(format, recording, bytes, Options::default(), &mut made).unwrap();
     made
 }
 
@@ -235,11 +235,11 @@ fn babeltrace_reads_every_event() {
     rest.drain(..40);
     rest[0][1] = 0x1234 | 7 << 16;
     let first = ring.chunks[0].first + 140;
-    ring.chunks.insert(1, glass_profile::trace::raw::RawChunk { first, events: rest });
+    ring.chunks.insert(1, glass_profiler_core::trace::raw::RawChunk { first, events: rest });
     let events = recording.trace.event_count();
     let path = folder.file("trace");
     std::fs::create_dir(&path).unwrap();
-    let result = glass_export::ctf::write(&recording, |name| std::fs::File::create(path.join(name))).unwrap();
+    let result = glass_profiler_export::ctf::write(&recording, |name| std::fs::File::create(path.join(name))).unwrap();
     assert_eq!((result.events, result.moved), (events, 0));
 
     let mut reader = limited("babeltrace2");
@@ -255,7 +255,7 @@ fn babeltrace_reads_every_event() {
     expected.sort_by_key(|words| words[0]);
     assert_eq!(text.lines().count() as u64, events);
     let number = |kind: &str| {
-        let known = Kind::ALL.into_iter().find(|known| glass_profile::words::kind_name(*known) == kind);
+        let known = Kind::ALL.into_iter().find(|known| glass_profiler_core::words::kind_name(*known) == kind);
         known.map_or(0, |kind| kind as u16)
     };
     let mut fields = 0;

@@ -7,8 +7,8 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use glass_profile::arch::x86_64::paging::Paging;
-use glass_profile::event::Event;
+use glass_profiler_core::arch::x86_64::paging::Paging;
+use glass_profiler_core::event::Event;
 
 use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
@@ -248,11 +248,11 @@ impl<V: VmAccess + Source> Source for KnownVm<V> {
 mod tests {
     use std::cell::Cell;
 
-    use glass_profile::arch::Width;
-    use glass_profile::arch::x86_64::Registers;
-    use glass_profile::arch::x86_64::paging::Translator;
-    use glass_profile::guest::GuestKind;
-    use glass_profile::memory::Physical;
+    use glass_profiler_core::arch::Width;
+    use glass_profiler_core::arch::x86_64::Registers;
+    use glass_profiler_core::arch::x86_64::paging::Translator;
+    use glass_profiler_core::guest::GuestKind;
+    use glass_profiler_core::memory::Physical;
     use glass_tests::folder::Folder;
 
     use super::*;

@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
 
-use glass_profile::guest::GuestKind;
+use glass_profiler_core::guest::GuestKind;
 
 use crate::backends::Backend;
 use crate::backends::gdbstub::QemuVm;

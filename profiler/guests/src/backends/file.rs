@@ -10,11 +10,11 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-use glass_profile::arch::x86_64::mode::CR0_PROTECTION;
-use glass_profile::arch::x86_64::paging::Translator;
-use glass_profile::event::Event;
-use glass_profile::guest::GuestKind;
-use glass_profile::memory::Physical;
+use glass_profiler_core::arch::x86_64::mode::CR0_PROTECTION;
+use glass_profiler_core::arch::x86_64::paging::Translator;
+use glass_profiler_core::event::Event;
+use glass_profiler_core::guest::GuestKind;
+use glass_profiler_core::memory::Physical;
 use object::elf::{EM_X86_64, ET_CORE, FileHeader64, PT_LOAD, PT_NOTE};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, ReadCache};

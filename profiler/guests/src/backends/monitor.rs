@@ -7,7 +7,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
-use glass_profile::names::safe_chars;
+use glass_profiler_core::names::safe_chars;
 use serde_json::Value;
 
 use crate::error::GuestError;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use glass_profile::event::Event;
+use glass_profiler_core::event::Event;
 
 use crate::backends::load::Load;
 use crate::error::GuestError;

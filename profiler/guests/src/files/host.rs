@@ -7,11 +7,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use glass_profile::budget::{Budget, Meters, NAMES};
-use glass_profile::elf::ReadAt;
-use glass_profile::event::{FileIdentity, Mapping};
-use glass_profile::files::FileSource;
-use glass_profile::guest::ProcessKey;
+use glass_profiler_core::budget::{Budget, Meters, NAMES};
+use glass_profiler_core::elf::ReadAt;
+use glass_profiler_core::event::{FileIdentity, Mapping};
+use glass_profiler_core::files::FileSource;
+use glass_profiler_core::guest::ProcessKey;
 
 use crate::files::debuginfod::Debuginfod;
 use crate::files::mapped::{VDSO, cannot_be_read, open_mapped, open_path, read_vdso};
@@ -246,9 +246,9 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
-    use glass_profile::event::Placement;
-    use glass_profile::guest::GuestId;
-    use glass_profile::image::Image;
+    use glass_profiler_core::event::Placement;
+    use glass_profiler_core::guest::GuestId;
+    use glass_profiler_core::image::Image;
 
     #[test]
     fn the_vdso_is_an_image_with_unwind_tables() {

@@ -5,7 +5,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use glass_profile::event::{Mapping, Placement};
+use glass_profiler_core::event::{Mapping, Placement};
 
 use crate::files::open;
 use crate::proc::{living, parse_maps, without_deleted};

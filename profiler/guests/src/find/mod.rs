@@ -13,7 +13,7 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use glass_profile::names::safe_chars;
+use glass_profiler_core::names::safe_chars;
 
 use crate::error::GuestError;
 use crate::find::monitor::MonitorAddress;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use glass_profile::names::safe_chars;
+use glass_profiler_core::names::safe_chars;
 
 use super::Vm;
 use crate::find::monitor::{Language, MonitorAddress};

@@ -3,8 +3,8 @@
 //! What is changed meanwhile may be read half old and half new, and page tables may be removed or reused. So each read
 //! walks the tables anew, and code that parses what was read expects any bytes.
 
-use glass_profile::arch::x86_64::paging::{Paging, Translator};
-use glass_profile::memory::Physical;
+use glass_profiler_core::arch::x86_64::paging::{Paging, Translator};
+use glass_profiler_core::memory::Physical;
 
 use super::AddressSpace;
 use crate::error::GuestError;

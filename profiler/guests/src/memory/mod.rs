@@ -7,8 +7,8 @@ mod layout;
 mod live;
 mod ram;
 
-pub use glass_profile::arch::x86_64::paging::{Paging, Translator};
-pub use glass_profile::memory::Physical;
+pub use glass_profiler_core::arch::x86_64::paging::{Paging, Translator};
+pub use glass_profiler_core::memory::Physical;
 pub use live::{LiveSpace, ProcessSpace};
 pub use ram::Ram;
 

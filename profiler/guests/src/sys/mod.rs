@@ -35,7 +35,7 @@ pub(crate) use watchdog::{Cleanup, LEAVE, LEAVE_HELD, Watchdog};
 
 use std::io;
 
-use glass_profile::recording::Clocks;
+use glass_profiler_core::recording::Clocks;
 
 fn clock(id: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

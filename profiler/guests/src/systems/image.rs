@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use glass_formats as formats;
-use glass_profile::arch::x86_64::paging::Paging;
-use glass_profile::arch::{Architecture, Width};
-use glass_profile::elf::ImageError;
-use glass_profile::event::Event;
-use glass_profile::guest::{Guest, GuestKind};
-use glass_profile::image::Image;
+use glass_profiler_core::arch::x86_64::paging::Paging;
+use glass_profiler_core::arch::{Architecture, Width};
+use glass_profiler_core::elf::ImageError;
+use glass_profiler_core::event::Event;
+use glass_profiler_core::guest::{Guest, GuestKind};
+use glass_profiler_core::image::Image;
 
 use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;

@@ -4,8 +4,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use glass_profile::arch::x86_64::orc::{ADDRESS_BYTES, ENTRIES_MAX, ENTRY_BYTES, OrcTable};
-use glass_profile::arch::x86_64::paging::Paging;
+use glass_profiler_core::arch::x86_64::orc::{ADDRESS_BYTES, ENTRIES_MAX, ENTRY_BYTES, OrcTable};
+use glass_profiler_core::arch::x86_64::paging::Paging;
 
 use crate::arch::x86_64::CoreState;
 use crate::arch::x86_64::gates::target_of_gate;

@@ -4,11 +4,11 @@
 use std::ops::Range;
 
 use glass_formats as formats;
-use glass_profile::arch::Width;
-use glass_profile::arch::x86_64::Registers;
-use glass_profile::event::{RawSample, Segment, Skid};
-use glass_profile::guest::{GuestId, Mode, SpaceId};
-use glass_profile::model::State;
+use glass_profiler_core::arch::Width;
+use glass_profiler_core::arch::x86_64::Registers;
+use glass_profiler_core::event::{RawSample, Segment, Skid};
+use glass_profiler_core::guest::{GuestId, Mode, SpaceId};
+use glass_profiler_core::model::State;
 
 use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;

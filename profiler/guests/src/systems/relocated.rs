@@ -1,7 +1,7 @@
 //! A kernel that has moved itself away from the addresses that it was linked for, as Nanos does: how far, by the code that
 //! lies where it certainly runs. That is where a core stands that may do everything, and where its interrupts lead.
 
-use glass_profile::image::Image;
+use glass_profiler_core::image::Image;
 
 use crate::arch::x86_64::CoreState;
 use crate::arch::x86_64::gates::{GATE_BYTES, target_of_gate};
@@ -96,9 +96,9 @@ fn is_there(image: &Image, slide: u64, core: &mut impl AddressSpace) -> Result<b
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glass_profile::arch::Width;
-    use glass_profile::arch::x86_64::Registers;
-    use glass_profile::arch::x86_64::paging::Paging;
+    use glass_profiler_core::arch::Width;
+    use glass_profiler_core::arch::x86_64::Registers;
+    use glass_profiler_core::arch::x86_64::paging::Paging;
 
     /// A guest whose memory begins at an address.
     struct Guest(u64, Vec<u8>);

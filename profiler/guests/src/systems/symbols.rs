@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use glass_formats as formats;
-use glass_profile::arch::x86_64::orc::OrcTable;
-use glass_profile::elf::ImageError;
-use glass_profile::elf::ReadAt;
-use glass_profile::image::Image;
-use glass_profile::map::SymbolMap;
-use glass_profile::program::{NamesFrom, Parts, Program};
-use glass_profile::symbols;
+use glass_profiler_core::arch::x86_64::orc::OrcTable;
+use glass_profiler_core::elf::ImageError;
+use glass_profiler_core::elf::ReadAt;
+use glass_profiler_core::image::Image;
+use glass_profiler_core::map::SymbolMap;
+use glass_profiler_core::program::{NamesFrom, Parts, Program};
+use glass_profiler_core::symbols;
 use object::{Object, ObjectSegment};
 
 use crate::error::GuestError;

@@ -7,12 +7,12 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use glass_guests::files::HostFiles;
-use glass_guests::files::debuginfod::Debuginfod;
-use glass_profile::elf::ReadAt;
-use glass_profile::files::FileSource;
-use glass_profile::image::Image;
-use glass_profile::symbols::Symbols;
+use glass_profiler_core::elf::ReadAt;
+use glass_profiler_core::files::FileSource;
+use glass_profiler_core::image::Image;
+use glass_profiler_core::symbols::Symbols;
+use glass_profiler_guests::files::HostFiles;
+use glass_profiler_guests::files::debuginfod::Debuginfod;
 use glass_tests::folder::Folder;
 use glass_tests::programs::skip;
 

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use crate::common::gdb::Gdb;
 use crate::common::{Fixture, Judge};
-use glass_guests::backends::file::DumpedVm;
-use glass_guests::backends::monitor::Monitor;
-use glass_guests::{Flow, GuestError, Source, VmSettings};
-use glass_profile::event::{Event, RawSample};
-use glass_profile::model::State;
+use glass_profiler_core::event::{Event, RawSample};
+use glass_profiler_core::model::State;
+use glass_profiler_guests::backends::file::DumpedVm;
+use glass_profiler_guests::backends::monitor::Monitor;
+use glass_profiler_guests::{Flow, GuestError, Source, VmSettings};
 
 const TCG: &[&str] = &["-accel", "tcg", "-cpu", "max"];
 /// How much of the stack is compared.

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use crate::common::gdb::Gdb;
 use crate::common::{Fixture, PATIENCE, attach_stub, build, cores_of, take};
-use glass_guests::backends::gdbstub::QemuVm;
-use glass_guests::backends::paced::Paced;
-use glass_guests::find;
-use glass_guests::{Flow, Guest, GuestError, Source, VmSettings};
-use glass_profile::event::Event;
-use glass_profile::model::State;
+use glass_profiler_core::event::Event;
+use glass_profiler_core::model::State;
+use glass_profiler_guests::backends::gdbstub::QemuVm;
+use glass_profiler_guests::backends::paced::Paced;
+use glass_profiler_guests::find;
+use glass_profiler_guests::{Flow, Guest, GuestError, Source, VmSettings};
 
 const TCG: &[&str] = &["-accel", "tcg", "-cpu", "max"];
 

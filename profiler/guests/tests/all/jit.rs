@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use glass_profile::model::Profile;
+use glass_profiler_core::model::Profile;
 use glass_tests::folder::Folder;
 use glass_tests::programs::skip;
 
@@ -76,7 +76,7 @@ fn names_of_a_jitdump_change_with_time() {
     let Some(profile) = record_child(child, || ()) else { return };
     check(&profile);
     assert!(profile.warnings.is_empty(), "{:?}", profile.warnings);
-    let name = |sample: &glass_profile::model::Sample| {
+    let name = |sample: &glass_profiler_core::model::Sample| {
         functions(&profile, sample.stack).into_iter().find(|name| name.starts_with("generated"))
     };
     let names: Vec<&str> = profile.samples.iter().filter_map(name).collect();
@@ -152,7 +152,7 @@ fn javascript_has_its_names() {
         let counts = innermost(&profile);
         let hot: f64 = counts.iter().filter(|(name, _)| name.contains("hotInner")).map(|(_, count)| count).sum();
         assert!(hot > 0.8 * profile.samples.len() as f64, "{flag}: {counts:?} {:?}", profile.warnings);
-        let has_callers = |sample: &&glass_profile::model::Sample| {
+        let has_callers = |sample: &&glass_profiler_core::model::Sample| {
             let names = functions(&profile, sample.stack);
             names.iter().any(|name| name.contains("hotInner")) && names.contains(&"Builtins_JSEntry")
         };

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::{Fixture, PATIENCE, build, take};
-use glass_guests::backends::gdbstub::QemuVm;
-use glass_guests::backends::kvm::{KvmVm, is_vmm};
-use glass_guests::{Guest, GuestError, KnownVm, VmSettings};
-use glass_profile::event::Event;
-use glass_profile::model::State;
+use glass_profiler_core::event::Event;
+use glass_profiler_core::model::State;
+use glass_profiler_guests::backends::gdbstub::QemuVm;
+use glass_profiler_guests::backends::kvm::{KvmVm, is_vmm};
+use glass_profiler_guests::{Guest, GuestError, KnownVm, VmSettings};
 use glass_tests::programs::skip;
 
 fn start(name: &str, vcpus: u32) -> Option<Fixture> {
@@ -67,7 +67,7 @@ fn expect_a_core_that_never_started(flags: &[&str]) {
     const LOOKS: u32 = 20;
     let mut seen = BTreeMap::new();
     for _ in 0..LOOKS {
-        guest.rest(glass_guests::read_clocks().monotonic_ns + 5_000_000).unwrap();
+        guest.rest(glass_profiler_guests::read_clocks().monotonic_ns + 5_000_000).unwrap();
         for event in guest.sample().unwrap().into_iter().flatten() {
             let Event::Sample(sample) = event else { panic!("{event:?}") };
             let what = match sample.state {
@@ -109,7 +109,7 @@ fn signals_of_the_vmm_arrive_while_it_is_sampled() {
         let start = Instant::now();
         while !done.load(Ordering::Relaxed) && start.elapsed() < PATIENCE {
             assert!(guest.sample().unwrap().is_some());
-            guest.rest(glass_guests::read_clocks().monotonic_ns + 1_000_000).unwrap();
+            guest.rest(glass_profiler_guests::read_clocks().monotonic_ns + 1_000_000).unwrap();
         }
         debugger.join().unwrap().unwrap();
     });
@@ -135,7 +135,7 @@ fn a_vmm_that_was_stopped_stays_so() {
                 all += 1;
                 paused += u32::from(sample.state == State::Paused);
             }
-            guest.rest(glass_guests::read_clocks().monotonic_ns + 1_000_000).unwrap();
+            guest.rest(glass_profiler_guests::read_clocks().monotonic_ns + 1_000_000).unwrap();
         }
         (all, paused)
     };
@@ -193,7 +193,8 @@ fn a_guest_that_ends_is_no_error() {
 #[ignore = "runs in a process with fewer rights, started by another test"]
 fn attach_without_rights() {
     let (Ok(pid), Ok(elf)) = (std::env::var("GLASS_TEST_QEMU"), std::env::var("GLASS_TEST_ELF")) else { return };
-    let glass_guests::find::Found::Vm(vm) = glass_guests::find::by_pid(pid.parse().unwrap()).unwrap() else {
+    let glass_profiler_guests::find::Found::Vm(vm) = glass_profiler_guests::find::by_pid(pid.parse().unwrap()).unwrap()
+    else {
         panic!("QEMU is not recognised")
     };
     let error = KvmVm::attach(&vm, VmSettings::new(2048, elf.into())).err().unwrap();
@@ -226,7 +227,10 @@ fn without_the_right_to_trace_the_error_says_what_to_do() {
 #[ignore = "runs in a process of its own, started by another test"]
 fn sample_until_killed() {
     let Ok(pid) = std::env::var("GLASS_TEST_QEMU") else { return };
-    let Ok(glass_guests::find::Found::Vm(vm)) = glass_guests::find::by_pid(pid.parse().unwrap()) else { return };
+    let Ok(glass_profiler_guests::find::Found::Vm(vm)) = glass_profiler_guests::find::by_pid(pid.parse().unwrap())
+    else {
+        return;
+    };
     let symbols = vm.elf.clone().unwrap();
     let mut guest = KvmVm::attach(&vm, VmSettings::new(2048, symbols)).unwrap();
     let start = Instant::now();

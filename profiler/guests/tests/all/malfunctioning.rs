@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::common::gdb::packet;
-use glass_guests::backends::gdbstub::QemuVm;
-use glass_guests::find::{Found, Vm, by_pid};
-use glass_guests::{Guest, GuestError, KnownVm, SocketAddress, VmSettings};
+use glass_profiler_guests::backends::gdbstub::QemuVm;
+use glass_profiler_guests::find::{Found, Vm, by_pid};
+use glass_profiler_guests::{Guest, GuestError, KnownVm, SocketAddress, VmSettings};
 
 /// The longest that any of these may take: one wait for an answer, two with a detach.
 const PATIENCE: Duration = Duration::from_secs(13);

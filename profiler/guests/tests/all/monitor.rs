@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::common::{Fixture, PATIENCE, attach_stub, take};
-use glass_guests::backends::gdbstub::QemuVm;
-use glass_guests::backends::monitor::Monitor;
-use glass_guests::backends::{
+use glass_profiler_guests::backends::gdbstub::QemuVm;
+use glass_profiler_guests::backends::monitor::Monitor;
+use glass_profiler_guests::backends::{
     Backend,
     choose::{BackendChoice, plan},
 };
-use glass_guests::find::monitor::{Language, MonitorAddress};
-use glass_guests::{Guest, GuestError, SocketAddress, VmSettings};
+use glass_profiler_guests::find::monitor::{Language, MonitorAddress};
+use glass_profiler_guests::{Guest, GuestError, SocketAddress, VmSettings};
 use glass_tests::programs::skip;
 
 const TCG: &[&str] = &["-accel", "tcg", "-cpu", "max"];
@@ -34,7 +34,7 @@ fn left_behind(fixture: &Fixture) -> (bool, Vec<PathBuf>) {
     let mut monitor = Monitor::connect(&fixture.vm().monitor.unwrap()).unwrap();
     let is_on = monitor.ask("info chardev").unwrap().contains("gdb: filename");
     let prefix = format!("glass-stub-{}-", fixture.qemu.id());
-    let folder = std::fs::read_dir(glass_guests::find::registry::folder().unwrap()).unwrap();
+    let folder = std::fs::read_dir(glass_profiler_guests::find::registry::folder().unwrap()).unwrap();
     let ours = folder.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix));
     (is_on, ours.map(|entry| entry.path()).collect())
 }

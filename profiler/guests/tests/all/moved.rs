@@ -7,13 +7,13 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::{Fixture, PATIENCE};
-use glass_guests::backends::gdbstub::QemuVm;
-use glass_guests::backends::kvm::KvmVm;
-use glass_guests::files::HostFiles;
-use glass_guests::{Guest, VmSettings, read_clocks};
-use glass_profile::event::Event;
-use glass_profile::images::Images;
-use glass_profile::model::StackEnd;
+use glass_profiler_core::event::Event;
+use glass_profiler_core::images::Images;
+use glass_profiler_core::model::StackEnd;
+use glass_profiler_guests::backends::gdbstub::QemuVm;
+use glass_profiler_guests::backends::kvm::KvmVm;
+use glass_profiler_guests::files::HostFiles;
+use glass_profiler_guests::{Guest, VmSettings, read_clocks};
 use glass_tests::programs::skip;
 
 const FLAGS: [&str; 2] = ["-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables"];

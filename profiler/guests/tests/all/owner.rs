@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Fixture, Judge, PATIENCE, attach_stub, is_long};
 use crate::paused::{TCG, ask, ask_at, expect_paused, start, start_kvm, start_vcpus};
-use glass_guests::backends::{
+use glass_profiler_core::event::Event;
+use glass_profiler_guests::backends::{
     Backend,
     choose::{BackendChoice, attach},
 };
-use glass_guests::find::Vm;
-use glass_guests::{Flow, Guest, VmSettings};
-use glass_profile::event::Event;
+use glass_profiler_guests::find::Vm;
+use glass_profiler_guests::{Flow, Guest, VmSettings};
 
 /// Stops and continuations in one recording.
 const PER_RECORDING: usize = 20;
@@ -80,7 +80,7 @@ fn record(
 fn what_it_says_is_done(fixture: &Fixture, how: (BackendChoice, Backend)) {
     let seed = match std::env::var("GLASS_TEST_SEED") {
         Ok(text) => text.parse().expect("GLASS_TEST_SEED is a number"),
-        Err(_) => glass_guests::read_clocks().monotonic_ns,
+        Err(_) => glass_profiler_guests::read_clocks().monotonic_ns,
     };
     eprintln!("seed {seed}");
     let mut random = Random(seed | 1);
@@ -163,12 +163,12 @@ fn registers_that_it_requests_make_no_sample_late() {
         });
         for _ in 0..SAMPLES {
             assert!(guest.sample().unwrap().is_some());
-            guest.rest(glass_guests::read_clocks().monotonic_ns + 1_000_000).unwrap();
+            guest.rest(glass_profiler_guests::read_clocks().monotonic_ns + 1_000_000).unwrap();
         }
         is_over.store(true, Ordering::Release);
         // The vCPU's signals are passed on by this thread.
         while !owner.is_finished() {
-            guest.rest(glass_guests::read_clocks().monotonic_ns + 1_000_000).unwrap();
+            guest.rest(glass_profiler_guests::read_clocks().monotonic_ns + 1_000_000).unwrap();
         }
         assert!(owner.join().unwrap() > 0);
     });

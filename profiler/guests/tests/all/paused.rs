@@ -4,15 +4,15 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{Fixture, PATIENCE, attach_stub};
-use glass_guests::backends::monitor::Monitor;
-use glass_guests::backends::{
+use glass_profiler_core::event::Event;
+use glass_profiler_core::model::State;
+use glass_profiler_guests::backends::monitor::Monitor;
+use glass_profiler_guests::backends::{
     Backend,
     choose::{BackendChoice, attach},
 };
-use glass_guests::find::monitor::MonitorAddress;
-use glass_guests::{Flow, Guest, Source, VmSettings};
-use glass_profile::event::Event;
-use glass_profile::model::State;
+use glass_profiler_guests::find::monitor::MonitorAddress;
+use glass_profiler_guests::{Flow, Guest, Source, VmSettings};
 
 pub const TCG: &[&str] = &["-accel", "tcg", "-cpu", "max"];
 
@@ -65,7 +65,7 @@ pub fn expect_paused(fixture: &Fixture, moment: &str) {
 fn sample(guest: &mut impl Guest, count: usize) -> usize {
     let mut running = 0;
     for _ in 0..count {
-        guest.rest(glass_guests::read_clocks().monotonic_ns + 1_000_000).unwrap();
+        guest.rest(glass_profiler_guests::read_clocks().monotonic_ns + 1_000_000).unwrap();
         for event in guest.sample().unwrap().unwrap() {
             let Event::Sample(sample) = event else { panic!("{event:?}") };
             running += usize::from(sample.state == State::Running);
@@ -94,7 +94,7 @@ fn stays_paused(name: &str, has_stub: bool) {
     // A refusal changes nothing either.
     let mut other = VmSettings::new(2048, fixture.elf.clone());
     other.vcpus = vec![9];
-    assert!(glass_guests::backends::gdbstub::QemuVm::attach(&fixture.vm(), other).is_err());
+    assert!(glass_profiler_guests::backends::gdbstub::QemuVm::attach(&fixture.vm(), other).is_err());
     expect_paused(&fixture, "after a refusal");
     ask(&fixture, "cont");
     fixture.assert_runs("when its owner lets it");

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use glass_guests::backends::process::{Process, ProcessSettings};
-use glass_guests::files::HostFiles;
-use glass_guests::{Flow, GuestError, Source, read_clocks};
-use glass_profile::images::KERNEL_NAME;
-use glass_profile::model::{Cost, Origin, Profile};
-use glass_profile::recorder::Recorder;
-use glass_profile::recording;
+use glass_profiler_core::images::KERNEL_NAME;
+use glass_profiler_core::model::{Cost, Origin, Profile};
+use glass_profiler_core::recorder::Recorder;
+use glass_profiler_core::recording;
+use glass_profiler_guests::backends::process::{Process, ProcessSettings};
+use glass_profiler_guests::files::HostFiles;
+use glass_profiler_guests::{Flow, GuestError, Source, read_clocks};
 use glass_tests::folder::Folder;
 use glass_tests::programs::skip;
 
@@ -120,7 +120,7 @@ fn record_whatever(process: Result<Process, GuestError>) -> Option<Profile> {
     let cost = Cost { samples_wanted: counts.wanted, samples_lost: counts.lost, ..Default::default() };
     let end = read_clocks().monotonic_ns;
     let (cost, bytes) = recorder.finish(&cost, end, &mut *files.borrow_mut(), || 0).unwrap();
-    let profile = recording::read(&bytes, &mut files::NoFiles).unwrap();
+    let profile = recording::read(&bytes, &mut glass_profiler_core::files::NoFiles).unwrap();
     assert_eq!(profile.cost, cost);
     assert_eq!(profile.samples.len() as u64, cost.samples_taken);
     Some(profile)
@@ -389,7 +389,7 @@ fn the_kernels_functions_are_in_the_stack_of_a_system_call() {
     if let Some(why) = profile.warnings.iter().find(|text| text.starts_with("time in the kernel")) {
         return skip(why);
     }
-    let kernel = |sample: &glass_profile::model::Sample| -> Vec<String> {
+    let kernel = |sample: &glass_profiler_core::model::Sample| -> Vec<String> {
         let frames = profile.stacks[sample.stack as usize].frames.iter().map(|frame| &profile.frames[*frame as usize]);
         frames.filter(|frame| frame.image == KERNEL_NAME).map(|frame| frame.function.clone()).collect()
     };

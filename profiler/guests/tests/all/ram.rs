@@ -4,7 +4,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use glass_guests::memory::{Physical, Ram};
+use glass_profiler_guests::memory::{Physical, Ram};
 use glass_tests::programs::skip;
 
 const PATIENCE: Duration = Duration::from_secs(30);

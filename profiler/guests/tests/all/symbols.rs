@@ -6,13 +6,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::common::Fixture;
-use glass_guests::backends::gdbstub::QemuVm;
-use glass_guests::backends::paced::Paced;
-use glass_guests::{Flow, GuestError, Source, SymbolFile, VmSettings};
-use glass_profile::event::Event;
-use glass_profile::files::NoFiles;
-use glass_profile::images::Images;
-use glass_profile::model::StackEnd;
+use glass_profiler_core::event::Event;
+use glass_profiler_core::files::NoFiles;
+use glass_profiler_core::images::Images;
+use glass_profiler_core::model::StackEnd;
+use glass_profiler_guests::backends::gdbstub::QemuVm;
+use glass_profiler_guests::backends::paced::Paced;
+use glass_profiler_guests::{Flow, GuestError, Source, SymbolFile, VmSettings};
 
 const TCG: &[&str] = &["-accel", "tcg", "-cpu", "max"];
 const FRAME_POINTERS: [&str; 2] = ["-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables"];
@@ -71,7 +71,7 @@ fn take(fixture: &Fixture, settings: VmSettings) -> Result<(usize, Vec<String>),
         let chain = images.unwind(sample);
         let name = |address| {
             let image = chain.calls[0].image.filter(|image| images.file(*image).is_some())?;
-            let mut files = glass_guests::files::HostFiles::default();
+            let mut files = glass_profiler_guests::files::HostFiles::default();
             let names = images.names(image, &mut files).or_else(|_| images.names(image, &mut NoFiles));
             names.ok()?.locate(address).pop().map(|location| location.function)
         };

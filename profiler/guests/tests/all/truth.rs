@@ -2,8 +2,8 @@
 //! stack may be torn or broken, and the shares have to be within 5 standard deviations.
 
 use crate::common::{Fixture, attach_stub, is_long, take};
-use glass_guests::backends::kvm::KvmVm;
-use glass_guests::{Guest, VmSettings};
+use glass_profiler_guests::backends::kvm::KvmVm;
+use glass_profiler_guests::{Guest, VmSettings};
 
 const TCG: &[&str] = &["-accel", "tcg", "-cpu", "max"];
 

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use crate::common::vmm::{Order, Vmm};
 use crate::common::{PATIENCE, assert_survives_kills, cores_of, take_of};
-use glass_guests::backends::kvm::KvmVm;
-use glass_guests::backends::paced::Paced;
-use glass_guests::find::{self, Found};
-use glass_guests::{Flow, Guest, GuestError, KnownVm, Source, VmSettings};
-use glass_profile::event::{Event, RawSample};
-use glass_profile::model::State;
+use glass_profiler_core::event::{Event, RawSample};
+use glass_profiler_core::model::State;
+use glass_profiler_guests::backends::kvm::KvmVm;
+use glass_profiler_guests::backends::paced::Paced;
+use glass_profiler_guests::find::{self, Found};
+use glass_profiler_guests::{Flow, Guest, GuestError, KnownVm, Source, VmSettings};
 
 fn attach(vmm: &Vmm) -> Result<KnownVm<KvmVm>, GuestError> {
     KvmVm::attach(&vmm.vm(), vmm.settings())
@@ -79,7 +79,7 @@ fn every_choice_of_four_vcpus() {
 fn watch(guest: &mut KnownVm<KvmVm>, time: Duration) -> Vec<RawSample> {
     let (start, mut seen) = (Instant::now(), Vec::new());
     while start.elapsed() < time {
-        guest.rest(glass_guests::read_clocks().monotonic_ns + 2_000_000).unwrap();
+        guest.rest(glass_profiler_guests::read_clocks().monotonic_ns + 2_000_000).unwrap();
         for event in guest.sample().unwrap().unwrap() {
             let Event::Sample(sample) = event else { panic!("{event:?}") };
             seen.extend(Some(sample).filter(|sample| sample.track == 0));
@@ -224,7 +224,7 @@ fn sample_until(guest: &mut KnownVm<KvmVm>, mut until: impl FnMut(Option<&[Event
         if until(events.as_deref()) {
             return;
         }
-        guest.rest(glass_guests::read_clocks().monotonic_ns + 1_000_000).unwrap();
+        guest.rest(glass_profiler_guests::read_clocks().monotonic_ns + 1_000_000).unwrap();
     }
 }
 

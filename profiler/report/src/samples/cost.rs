@@ -1,9 +1,9 @@
 //! The profiler overhead, as the four headlines that stand at the top of every report.
 
-use glass_profile::model::{Profile, Sample, StackEnd};
+use glass_profiler_core::model::{Profile, Sample, StackEnd};
 
-use glass_profile::format::{count, duration, percent, percent_lost};
-use glass_profile::names::printable;
+use glass_profiler_core::format::{count, duration, percent, percent_lost};
+use glass_profiler_core::names::printable;
 
 /// Above this share of lost samples or broken stacks, or of the profiler's use of a core, the
 /// page marks the figure. In thousandths.

@@ -4,11 +4,11 @@
 //! page of a difference is made of the same columns as any other. Shares are of samples: each
 //! recording is 100 %, however long it took and at whatever rate.
 
-use glass_profile::model::{Profile, Sample, Stack, State, Track};
+use glass_profiler_core::model::{Profile, Sample, Stack, State, Track};
 
-use glass_profile::format::{count, duration, percent};
-use glass_profile::names::printable;
-use glass_profile::tree::{Node, Tree};
+use glass_profiler_core::format::{count, duration, percent};
+use glass_profiler_core::names::printable;
+use glass_profiler_core::tree::{Node, Tree};
 
 /// Standard errors below which a change is called noise, and from which on it is called clear. By
 /// chance alone, one of 22 functions exceeds the first and one of 2,150 the second.

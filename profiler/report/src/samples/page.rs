@@ -9,12 +9,12 @@
 use std::collections::HashMap;
 
 use base64::Engine as _;
-use glass_profile::model::{Profile, State};
+use glass_profiler_core::model::{Profile, State};
 use serde::Serialize;
 
 use crate::samples::timeline::Timeline;
-use glass_profile::names;
-use glass_profile::tree::{Inlined, Kind, Tree};
+use glass_profiler_core::names;
+use glass_profiler_core::tree::{Inlined, Kind, Tree};
 
 /// Nodes of the call tree that the page shows; the smallest beyond are merged, and counted.
 pub const NODES_MAX: usize = 100_000;

@@ -7,13 +7,13 @@ pub use difference::text as difference;
 
 use std::fmt::Write as _;
 
-use glass_profile::model::{Origin, Profile, State, StateCounts};
+use glass_profiler_core::model::{Origin, Profile, State, StateCounts};
 use unicode_width::UnicodeWidthStr;
 
 use crate::samples::cost::cards;
-use glass_profile::format::{count, cut_end, cut_start, date, duration, pad, percent};
-use glass_profile::names::printable;
-use glass_profile::tree::{FunctionTotal, TrackShare, Tree};
+use glass_profiler_core::format::{count, cut_end, cut_start, date, duration, pad, percent};
+use glass_profiler_core::names::printable;
+use glass_profiler_core::tree::{FunctionTotal, TrackShare, Tree};
 
 /// No line is wider.
 const COLUMNS: usize = 100;
@@ -201,7 +201,7 @@ fn function_line(out: &mut String, tree: &Tree, total: &FunctionTotal, running: 
 /// The name, or its short form where it is too wide.
 fn fit_name(name: &str, columns: usize) -> String {
     match name.width() > columns {
-        true => cut_end(&glass_profile::names::short(name), columns),
+        true => cut_end(&glass_profiler_core::names::short(name), columns),
         false => name.to_string(),
     }
 }

@@ -4,9 +4,9 @@
 //! are not too many, for selections that are not whole slices. The size is bounded, whatever the number of samples: slices become longer
 //! until there are few enough entries.
 
-use glass_profile::model::Profile;
+use glass_profiler_core::model::Profile;
 
-use glass_profile::tree::Leaves;
+use glass_profiler_core::tree::Leaves;
 
 /// Slices of one recording. A pixel each, on a screen that is not very wide.
 pub const SLICES_MAX: u64 = 2_000;
@@ -39,9 +39,9 @@ pub struct Timeline {
 pub struct Exact {
     /// Since the start of the recording.
     pub time_ns: u64,
-    /// Index into [`glass_profile::tree::Tree::tracks`].
+    /// Index into [`glass_profiler_core::tree::Tree::tracks`].
     pub track: u32,
-    /// Index into [`glass_profile::tree::Tree::nodes`].
+    /// Index into [`glass_profiler_core::tree::Tree::nodes`].
     pub node: u32,
 }
 
@@ -50,9 +50,9 @@ pub struct Exact {
 pub struct Entry {
     /// Which slice of time, from 0 on.
     pub slice: u32,
-    /// Index into [`glass_profile::tree::Tree::tracks`].
+    /// Index into [`glass_profiler_core::tree::Tree::tracks`].
     pub track: u32,
-    /// Index into [`glass_profile::tree::Tree::nodes`].
+    /// Index into [`glass_profiler_core::tree::Tree::nodes`].
     pub node: u32,
     /// How many.
     pub samples: u32,
@@ -155,8 +155,8 @@ fn longer(slice_ns: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glass_profile::model::{Sample, Stack, State, Track};
-    use glass_profile::tree::Tree;
+    use glass_profiler_core::model::{Sample, Stack, State, Track};
+    use glass_profiler_core::tree::Tree;
 
     /// One sample a millisecond for `count` milliseconds, on two tracks in turn.
     fn profile(count: u64, rate_hz: u32) -> Profile {

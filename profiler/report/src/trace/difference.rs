@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use glass_profile::trace::model::Trace;
+use glass_profiler_core::trace::model::Trace;
 
 use super::figures::{split, why, why_text};
 use super::label;
 use super::sheets::{Cell, Column, Sheet};
-use glass_profile::format::{count, duration};
-use glass_profile::names::printable;
+use glass_profiler_core::format::{count, duration};
+use glass_profiler_core::names::printable;
 
 /// Rows of a table; those whose total changed most are kept.
 const ROWS_MAX: usize = 200;

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use glass_profile::model::Distribution;
-use glass_profile::trace::model::{BlockKind, Cause, Direction, NameId, Operation, Request, Trace, Wait};
+use glass_profiler_core::model::Distribution;
+use glass_profiler_core::trace::model::{BlockKind, Cause, Direction, NameId, Operation, Request, Trace, Wait};
 
 use super::label;
 
@@ -56,7 +56,7 @@ pub fn why(trace: &Trace, wait: &Wait) -> Why {
 /// The resource of a [`Why`] in words.
 pub fn why_text(trace: &Trace, why: Why) -> String {
     let (kind, name) = why.unwrap_or((BlockKind::Other as u16, 0));
-    glass_profile::words::resource(BlockKind::from_number(kind), trace.name(name))
+    glass_profiler_core::words::resource(BlockKind::from_number(kind), trace.name(name))
 }
 
 /// Time until a task was woken, and from then until it ran.

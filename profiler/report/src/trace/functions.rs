@@ -1,6 +1,6 @@
 //! Functions: how often they were called, how long they took with and without those that they called.
 
-use glass_profile::trace::model::{Call, Trace};
+use glass_profiler_core::trace::model::{Call, Trace};
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Total {

@@ -1,10 +1,10 @@
 //! Names of what is in a trace, as sentences use them: safe to print, in backquotes where they are the guest's own words.
 
-use glass_profile::trace::model::{BlockKind, Cause, NameId, Operation, Trace};
-use glass_profile::trace::path::Topic;
+use glass_profiler_core::trace::model::{BlockKind, Cause, NameId, Operation, Trace};
+use glass_profiler_core::trace::path::Topic;
 
-use glass_profile::names::printable;
-use glass_profile::words::{operation as operation_word, resource};
+use glass_profiler_core::names::printable;
+use glass_profiler_core::words::{operation as operation_word, resource};
 
 /// A name of the guest in backquotes.
 pub(super) fn quoted(trace: &Trace, name: NameId) -> String {
@@ -64,7 +64,7 @@ pub(super) fn topic(trace: &Trace, topic: Topic) -> String {
 }
 
 /// "0.142 s", "3.10 ms": with three digits.
-pub(super) use glass_profile::format::duration;
+pub(super) use glass_profiler_core::format::duration;
 
 /// A moment since the start of the recording, the clock of samples and of the page: `1.234567 s`.
 pub(super) fn moment(time_ns: u64) -> String {

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use glass_profile::model::Distribution;
-use glass_profile::trace::model::{MpiCall, MpiPart, NameId, Trace};
+use glass_profiler_core::model::Distribution;
+use glass_profiler_core::trace::model::{MpiCall, MpiPart, NameId, Trace};
 
 /// For how long, and for which rank.
 type Waited = (u64, u32);

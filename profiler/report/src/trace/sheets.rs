@@ -1,7 +1,7 @@
 //! The tables of a trace, as the text and the page show them: the same columns, rows and figures.
 
-use glass_profile::model::Distribution;
-use glass_profile::trace::model::Trace;
+use glass_profiler_core::model::Distribution;
+use glass_profiler_core::trace::model::Trace;
 use serde::Serialize;
 
 use super::figures;
@@ -9,8 +9,8 @@ use super::functions::{self, Total};
 use super::label;
 use super::mpi;
 use super::table::Table;
-use glass_profile::format::{count, duration, percent};
-use glass_profile::names::printable;
+use glass_profiler_core::format::{count, duration, percent};
+use glass_profiler_core::names::printable;
 
 /// What a column holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -126,7 +126,7 @@ fn sum(of: &Distribution) -> Cell {
 /// Cores or threads: what they spend their time on.
 pub fn cores(trace: &Trace) -> Sheet {
     let all_ns = trace.end_ns.saturating_sub(trace.start_ns);
-    let row = |(core, of): (&glass_profile::trace::model::Core, &figures::CoreFigures)| {
+    let row = |(core, of): (&glass_profiler_core::trace::model::Core, &figures::CoreFigures)| {
         let known_ns = of.running_ns.saturating_add(of.idle_ns).saturating_add(of.spinning_ns);
         let share = |ns| Cell::Percent(ns, all_ns);
         vec![
@@ -256,7 +256,7 @@ pub fn network(trace: &Trace) -> Sheet {
 /// Counters and gauges: their values.
 pub fn counters(trace: &Trace) -> Sheet {
     let seconds = trace.end_ns.saturating_sub(trace.start_ns) as f64 / 1e9;
-    let row = |counter: &glass_profile::trace::model::Counter| {
+    let row = |counter: &glass_profiler_core::trace::model::Counter| {
         let values = || counter.points.iter().map(|(_, value)| *value);
         let (first, last) = (values().next().unwrap_or(0), values().next_back().unwrap_or(0));
         let has_rate = !counter.is_gauge && seconds > 0.0;
@@ -388,7 +388,7 @@ pub fn functions(trace: &Trace, hide: &[String], min_ns: u64) -> Sheet {
             Cell::Time(Some(total.total_ns)),
             Cell::Time(Some(total.total_ns / total.calls.max(1))),
             Cell::Moment(Some((total.max_ns, Place::Call(total.longest)))),
-            Cell::Text(glass_profile::names::short(&printable(name))),
+            Cell::Text(glass_profiler_core::names::short(&printable(name))),
         ]
     };
     let columns = [

@@ -2,7 +2,7 @@
 
 use unicode_width::UnicodeWidthStr;
 
-use glass_profile::format::{cut_end, pad};
+use glass_profiler_core::format::{cut_end, pad};
 
 /// No line is wider.
 pub(super) const COLUMNS: usize = 100;
@@ -58,7 +58,7 @@ impl Table {
         if self.rows.len() > shown.len() {
             out.push_str(&format!(
                 "  … and {} more\n",
-                glass_profile::format::count((self.rows.len() - shown.len()) as u64)
+                glass_profiler_core::format::count((self.rows.len() - shown.len()) as u64)
             ));
         }
         out

@@ -30,7 +30,7 @@ fn change(browser: &mut Browser, selector: &str, value: &str) {
 
 #[test]
 fn samples_are_shown_as_they_were() {
-    let page = glass_report::html(&phases(4_000, 0, 1));
+    let page = glass_profiler_report::html(&phases(4_000, 0, 1));
     let Some(mut browser) = Browser::open(&page) else { return };
     let all = [
         "#whole",
@@ -69,7 +69,7 @@ fn samples_are_shown_as_they_were() {
 
 #[test]
 fn a_difference_is_shown_as_it_was() {
-    let page = glass_report::difference_html(&service(6_000, 1), &faster(6_000, 2));
+    let page = glass_profiler_report::difference_html(&service(6_000, 1), &faster(6_000, 2));
     let Some(mut browser) = Browser::open(&page) else { return };
     let all =
         ["#whole", "#crumbs button", "#functions-count", "#search", "tr.selected .name", "input:checked", "#matches"];
@@ -88,7 +88,7 @@ fn a_difference_is_shown_as_it_was() {
 
 #[test]
 fn a_trace_is_shown_as_it_was() {
-    let page = glass_report::trace_html(&phases(2_000, 0, 1), &traces::with_calls());
+    let page = glass_profiler_report::trace_html(&phases(2_000, 0, 1), &traces::with_calls());
     let Some(mut browser) = Browser::open(&page) else { return };
     ready(&mut browser);
     let all =
@@ -141,7 +141,7 @@ fn a_trace_is_shown_as_it_was() {
 
 #[test]
 fn an_address_of_nonsense_harms_nobody() {
-    let page = glass_report::trace_html(&phases(2_000, 0, 1), &traces::with_calls());
+    let page = glass_profiler_report::trace_html(&phases(2_000, 0, 1), &traces::with_calls());
     let nonsense = "#t=9-1&at=99-x&to=5-&ruler=a-b&folded=77&hidden=-1.x&open=3.999&panel=%3Cb%3E&series=77&mode=x&path=-1\
                     &range=5-999999&around=1e9-2e9&tracks=9.x&images=%7B&mark=1e9&zoom=1.2.3.4.999&table=x&view=x&count=x\
                     &recursion=x&find=%3Cscript%3E&y=1e99&show=x";

@@ -3,8 +3,8 @@
 
 use crate::support::browser::Browser;
 use crate::support::profiles::{faster, service, small};
-use glass_profile::model::{Frame, Profile, State};
-use glass_report::samples::difference::{Difference, Verdict, change};
+use glass_profiler_core::model::{Frame, Profile, State};
+use glass_profiler_report::samples::difference::{Difference, Verdict, change};
 use serde_json::json;
 
 /// [`small`] in which right took over what left did, and calls a new function; what left called is gone.
@@ -26,7 +26,7 @@ fn after() -> Profile {
 fn the_text_is_as_it_was_read() {
     crate::support::profiles::compare_golden(
         "difference.txt",
-        &glass_report::difference_text(&service(3_000, 1), &faster(4_000, 2), 25),
+        &glass_profiler_report::difference_text(&service(3_000, 1), &faster(4_000, 2), 25),
     );
 }
 
@@ -35,16 +35,17 @@ fn no_line_of_the_text_is_too_wide() {
     let (mut a, mut b) = (service(3_000, 1), after());
     a.origin.guest = "長".repeat(300);
     b.warnings.push("w ".repeat(300));
-    for line in glass_report::difference_text(&a, &b, 1_000).lines() {
+    for line in glass_profiler_report::difference_text(&a, &b, 1_000).lines() {
         assert!(unicode_width::UnicodeWidthStr::width(line) <= 100, "{line:?}");
     }
 }
 
 #[test]
 fn nothing_can_be_said_about_an_empty_recording() {
-    let text = glass_report::difference_text(&Profile::default(), &small(), 10);
+    let text = glass_profiler_report::difference_text(&Profile::default(), &small(), 10);
     assert!(text.contains("There are no running samples in one of them: nothing can be compared."), "{text}");
-    let Some(mut browser) = Browser::open(&glass_report::difference_html(&Profile::default(), &small())) else {
+    let Some(mut browser) = Browser::open(&glass_profiler_report::difference_html(&Profile::default(), &small()))
+    else {
         return;
     };
     assert_eq!(browser.text("#whole"), "100 % = 0 (A) and 100 (B) running samples");
@@ -59,7 +60,7 @@ fn each_side_is_counted_by_itself() {
         |profile: &Profile| profile.samples.iter().filter(|sample| sample.state == State::Running).count() as u64;
     assert_eq!(difference.running, [running(&a), running(&b)]);
     for (side, profile) in [&a, &b].into_iter().enumerate() {
-        let tree = glass_profile::tree::Tree::build(profile);
+        let tree = glass_profiler_core::tree::Tree::build(profile);
         let mut expected: Vec<(String, u64, u64)> = tree
             .function_totals(&[State::Running])
             .iter()
@@ -110,7 +111,7 @@ fn two_recordings_of_the_same_thing_differ_by_noise() {
 #[test]
 fn the_page_says_what_the_text_says() {
     let (a, b) = (service(5_000, 1), faster(8_000, 2));
-    let Some(mut browser) = Browser::open(&glass_report::difference_html(&a, &b)) else { return };
+    let Some(mut browser) = Browser::open(&glass_profiler_report::difference_html(&a, &b)) else { return };
     let difference = Difference::build(&a, &b);
     while browser.eval("document.querySelector('#functions .more').hidden") == json!(false) {
         browser.click("#functions .more");
@@ -122,7 +123,7 @@ fn the_page_says_what_the_text_says() {
     );
     let mut shown: Vec<[String; 5]> =
         serde_json::from_value(rows).expect("rows of a name, and points and verdict twice");
-    let said = |change: glass_report::samples::difference::Change| {
+    let said = |change: glass_profiler_report::samples::difference::Change| {
         let verdict = match change.verdict {
             Verdict::Noise => "within noise",
             Verdict::Unsure => "perhaps chance",
@@ -154,7 +155,7 @@ fn the_page_says_what_the_text_says() {
 
 #[test]
 fn what_is_only_in_one_can_be_seen() {
-    let Some(mut browser) = Browser::open(&glass_report::difference_html(&small(), &after())) else { return };
+    let Some(mut browser) = Browser::open(&glass_profiler_report::difference_html(&small(), &after())) else { return };
     assert_eq!(browser.text("h1"), "small, changed: what changed");
     let remarks = browser.text(".warnings");
     assert!(remarks.contains("The guests differ: A small, B small, changed."), "{remarks}");
@@ -201,7 +202,7 @@ fn what_is_only_in_one_can_be_seen() {
 
 #[test]
 fn a_zoom_and_a_search_filter_the_table() {
-    let Some(mut browser) = Browser::open(&glass_report::difference_html(&small(), &after())) else { return };
+    let Some(mut browser) = Browser::open(&glass_profiler_report::difference_html(&small(), &after())) else { return };
     let names = "[...document.querySelectorAll('#functions td.name button')].map((button) => button.title)";
     assert_eq!(browser.eval(names), json!(["app::fresh", "app::work", "app::left", "app::right", "app::main"]),);
     browser.key("/");
@@ -220,7 +221,7 @@ fn a_zoom_and_a_search_filter_the_table() {
 #[test]
 fn pictures() {
     let Some(folder) = std::env::var_os("GLASS_SCREENSHOTS").map(std::path::PathBuf::from) else { return };
-    let html = glass_report::difference_html(&service(100_000, 1), &faster(150_000, 2));
+    let html = glass_profiler_report::difference_html(&service(100_000, 1), &faster(150_000, 2));
     let Some(mut browser) = Browser::open(&html) else { return };
     browser.resize(1280, 1300);
     browser.picture(&folder, "difference-light.png");

@@ -5,14 +5,14 @@ use std::collections::{HashMap, HashSet};
 
 use crate::support::browser::Browser;
 use crate::support::profiles::{phases, service, small, timed};
-use glass_profile::model::{Profile, Sample, State};
+use glass_profiler_core::model::{Profile, Sample, State};
 use serde_json::json;
 
 type Row = (String, u64, u64);
 
 /// The page of a profile, with the table of functions in sight.
 fn open(profile: &Profile) -> Option<Browser> {
-    let mut browser = Browser::open(&glass_report::html(profile))?;
+    let mut browser = Browser::open(&glass_profiler_report::html(profile))?;
     browser.click("#functions-tab");
     Some(browser)
 }
@@ -24,7 +24,7 @@ fn count(profile: &Profile, counts: impl Fn(&Sample) -> bool, hides: impl Fn(&st
     for sample in profile.samples.iter().filter(|sample| sample.state == State::Running && counts(sample)) {
         let frames = &profile.stacks[sample.stack as usize].frames;
         let names = frames.iter().map(|frame| &profile.frames[*frame as usize]).filter(|frame| !hides(&frame.image));
-        let names: Vec<String> = names.map(|frame| glass_profile::names::printable(&frame.function)).collect();
+        let names: Vec<String> = names.map(|frame| glass_profiler_core::names::printable(&frame.function)).collect();
         if let Some(leaf) = names.last() {
             sums.entry(leaf.clone()).or_default().0 += 1;
         }
@@ -334,7 +334,7 @@ fn lines_of_a_function_are_told_apart() {
 #[test]
 fn a_million_samples_are_no_burden() {
     let profile = phases(1_000_000, 40, 1);
-    let html = glass_report::html(&profile);
+    let html = glass_profiler_report::html(&profile);
     println!("{} samples, {} stacks, page of {} bytes", profile.samples.len(), profile.stacks.len(), html.len());
     assert!(html.len() < 5_000_000, "{}", html.len());
     let Some(mut browser) = Browser::open(&html) else { return };

@@ -4,10 +4,10 @@ use crate::same_figures::printed::{printed, same, shown};
 use crate::support::browser::Browser;
 use crate::support::trace_view::open;
 use glass_formats::trace::{Event, Kind, MPI_ANY, MpiRole, mpi_call};
-use glass_profile::trace::build;
-use glass_profile::trace::model::{Trace, Value};
-use glass_profile::trace::raw::{RawChunk, RawRing, RawTrace};
-use glass_report::trace::{Settings, View, text};
+use glass_profiler_core::trace::build;
+use glass_profiler_core::trace::model::{Trace, Value};
+use glass_profiler_core::trace::raw::{RawChunk, RawRing, RawTrace};
+use glass_profiler_report::trace::{Settings, View, text};
 
 /// The events of one rank; without a clock, a tick is a nanosecond.
 struct Rank {

@@ -2,8 +2,8 @@
 
 use crate::support::browser::Browser;
 use crate::support::profiles::{HOSTILE, phases, service, small, wide};
-use glass_profile::model::{Profile, State};
-use glass_profile::tree::Tree;
+use glass_profiler_core::model::{Profile, State};
+use glass_profiler_core::tree::Tree;
 use serde_json::json;
 
 /// Clicks a box by its row from the top and its place from 0 to 1 in an icicle graph.
@@ -18,7 +18,7 @@ fn crumbs(browser: &mut Browser) -> serde_json::Value {
 
 /// The page of a profile, with the table of functions in sight.
 fn open(profile: &Profile) -> Option<Browser> {
-    let mut browser = Browser::open(&glass_report::html(profile))?;
+    let mut browser = Browser::open(&glass_profiler_report::html(profile))?;
     browser.click("#functions-tab");
     Some(browser)
 }
@@ -37,7 +37,7 @@ fn a_page_full_of_hostile_names_stays_quiet() {
     let names = names(&mut browser);
     let names: Vec<&str> = names.as_array().expect("rows").iter().filter_map(|name| name.as_str()).collect();
     for name in HOSTILE {
-        let printable = glass_profile::names::printable(name);
+        let printable = glass_profiler_core::names::printable(name);
         assert!(names.contains(&printable.as_str()), "{printable:?} is not in the table");
     }
     assert_eq!(browser.eval("document.querySelectorAll('img, iframe, b').length"), json!(0));
@@ -249,7 +249,7 @@ fn a_very_deep_stack_can_be_reached() {
 /// As many nodes as a page may have: nothing that the reader does may freeze it.
 #[test]
 fn the_largest_page_answers_at_once() {
-    let html = glass_report::html(&wide(100_000, 1));
+    let html = glass_profiler_report::html(&wide(100_000, 1));
     let Some(mut browser) = Browser::open(&html) else { return };
     assert!(html.len() < 5_000_000, "{}", html.len());
     assert!(browser.text(".merged").starts_with("The "), "the merged nodes are counted");
@@ -279,11 +279,11 @@ fn the_largest_page_answers_at_once() {
     browser.assert_quiet();
 }
 
-/// Not a check: pictures to look at. `GLASS_SCREENSHOTS=folder cargo test -p glass-report pictures`.
+/// Not a check: pictures to look at. `GLASS_SCREENSHOTS=folder cargo test -p glass-profiler-report pictures`.
 #[test]
 fn pictures() {
     let Some(folder) = std::env::var_os("GLASS_SCREENSHOTS").map(std::path::PathBuf::from) else { return };
-    let Some(mut browser) = Browser::open(&glass_report::html(&phases(100_000, 0, 1))) else { return };
+    let Some(mut browser) = Browser::open(&glass_profiler_report::html(&phases(100_000, 0, 1))) else { return };
     browser.resize(1280, 1400);
     browser.picture(&folder, "light.png");
     let [left, top, width, _] = browser.place("#timeline canvas");

@@ -2,9 +2,9 @@
 //! was then. The recordings are never written anew; the text is, with `GLASS_GOLDEN=write`, where reports change.
 
 use crate::support::profiles::compare_golden;
-use glass_profile::files::NoFiles;
-use glass_profile::recording::{Recording, open};
-use glass_profile::trace;
+use glass_profiler_core::files::NoFiles;
+use glass_profiler_core::recording::{Recording, open};
+use glass_profiler_core::trace;
 
 const ROWS: usize = 20;
 const BYTES_MAX: usize = 20 << 10;
@@ -20,7 +20,7 @@ fn recording(version: u32, name: &str) -> Recording {
 
 fn check(version: u32, name: &str) {
     let recording = recording(version, name);
-    compare_golden(&format!("version-{version}-{name}.txt"), &glass_report::text(&recording.profile, ROWS));
+    compare_golden(&format!("version-{version}-{name}.txt"), &glass_profiler_report::text(&recording.profile, ROWS));
 }
 
 #[test]
@@ -57,5 +57,5 @@ fn version_2_of_a_vm_by_kvm() {
 fn version_1_of_a_trace() {
     let recording = recording(1, "trace");
     let trace = trace::build(&recording.trace);
-    compare_golden("version-1-trace.txt", &glass_report::trace::summary(&trace));
+    compare_golden("version-1-trace.txt", &glass_profiler_report::trace::summary(&trace));
 }

@@ -8,10 +8,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::support::trace_view::open;
-use glass_profile::model::Profile;
-use glass_profile::trace::model::Trace;
-use glass_profile::trace::{build, example};
-use glass_report::trace::{Settings, View, text};
+use glass_profiler_core::model::Profile;
+use glass_profiler_core::trace::model::Trace;
+use glass_profiler_core::trace::{build, example};
+use glass_profiler_report::trace::{Settings, View, text};
 use glass_tests::folder::Folder;
 use printed::{Printed, in_one_line, printed, same, shown};
 use serde_json::Value;
@@ -89,7 +89,8 @@ fn every_path_of_the_page_is_that_of_the_text() {
     let trace = build(&example::queue(40_000, 5));
     let folder = Folder::new("paths").expect("a folder can be made");
     let page = folder.file("page.html");
-    std::fs::write(&page, glass_report::trace_html(&Profile::default(), &trace)).expect("a page can be written");
+    std::fs::write(&page, glass_profiler_report::trace_html(&Profile::default(), &trace))
+        .expect("a page can be written");
     let Some(paths) = run_script("paths.mjs", &[page.as_os_str(), "upload".as_ref()]) else { return };
     let paths: Vec<Value> = serde_json::from_value(paths).expect("a list");
     assert!(paths.len() > 20, "{}", paths.len());
@@ -170,7 +171,8 @@ fn every_call_of_the_text_is_in_the_page() {
     let trace = build(&example::queue(3_000, 2));
     let folder = Folder::new("calls").expect("a folder can be made");
     let page = folder.file("page.html");
-    std::fs::write(&page, glass_report::trace_html(&Profile::default(), &trace)).expect("a page can be written");
+    std::fs::write(&page, glass_profiler_report::trace_html(&Profile::default(), &trace))
+        .expect("a page can be written");
     let Some(slices) = run_script("calls.mjs", &[page.as_os_str()]) else { return };
     let mut in_page: Vec<[String; 3]> = serde_json::from_value(slices).expect("texts of calls");
     let text = text(&trace, View::Calls, &Settings::default()).expect("there are calls");

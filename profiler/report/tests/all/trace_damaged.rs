@@ -2,12 +2,12 @@
 
 use crate::support::profiles::compare_golden;
 use glass_formats::trace::{BlockKind, Event, Kind};
-use glass_profile::trace::model::Trace;
-use glass_profile::trace::path::{Index, Path};
-use glass_profile::trace::raw::{ClockPoint, RawChunk, RawRing, RawTrace};
-use glass_profile::trace::{build, example};
-use glass_report::trace::over_time::{Explainer, gaps, series};
-use glass_report::trace::{Settings, View, summary, text};
+use glass_profiler_core::trace::model::Trace;
+use glass_profiler_core::trace::path::{Index, Path};
+use glass_profiler_core::trace::raw::{ClockPoint, RawChunk, RawRing, RawTrace};
+use glass_profiler_core::trace::{build, example};
+use glass_profiler_report::trace::over_time::{Explainer, gaps, series};
+use glass_profiler_report::trace::{Settings, View, summary, text};
 use proptest::prelude::*;
 use unicode_width::UnicodeWidthStr as _;
 

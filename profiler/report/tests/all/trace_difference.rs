@@ -3,11 +3,11 @@
 use crate::support::browser::Browser;
 use crate::support::profiles::small;
 use glass_formats::trace::Operation;
-use glass_profile::model::Profile;
-use glass_profile::trace::model::Trace;
-use glass_profile::trace::{build, example};
-use glass_report::trace::difference::{sheets, text};
-use glass_report::{Side, recordings_difference};
+use glass_profiler_core::model::Profile;
+use glass_profiler_core::trace::model::Trace;
+use glass_profiler_core::trace::{build, example};
+use glass_profiler_report::trace::difference::{sheets, text};
+use glass_profiler_report::{Side, recordings_difference};
 
 /// The queue at work, and the same with flushes that take twice as long.
 fn both() -> [Trace; 2] {
@@ -23,7 +23,8 @@ fn both() -> [Trace; 2] {
 fn row(a: &Trace, b: &Trace, sheet: &str, first: &str) -> Vec<String> {
     let sheets = sheets(a, b);
     let sheet = sheets.iter().find(|of| of.name == sheet).expect("there is such a table");
-    let texts = |row: &Vec<glass_report::trace::sheets::Cell>| row.iter().map(|cell| cell.text()).collect::<Vec<_>>();
+    let texts =
+        |row: &Vec<glass_profiler_report::trace::sheets::Cell>| row.iter().map(|cell| cell.text()).collect::<Vec<_>>();
     sheet.rows.iter().map(texts).find(|row| row[0] == first).expect("there is such a row")
 }
 

@@ -1,9 +1,9 @@
 //! Several devices whose queues are notified: each has a track for that between its own and the next one's.
 
 use glass_formats::trace::{Event, Kind};
-use glass_profile::model::Profile;
-use glass_profile::trace::build;
-use glass_profile::trace::raw::{RawChunk, RawRing, RawTrace};
+use glass_profiler_core::model::Profile;
+use glass_profiler_core::trace::build;
+use glass_profiler_core::trace::raw::{RawChunk, RawRing, RawTrace};
 
 #[test]
 fn each_of_several_devices_that_are_notified_has_its_tracks() {
@@ -26,6 +26,6 @@ fn each_of_several_devices_that_are_notified_has_its_tracks() {
     assert_eq!((trace.devices.len(), trace.requests.len()), (3, 3));
     let took_ns: Vec<Option<u64>> = trace.kicks.iter().map(|kick| kick.took_ns).collect();
     assert_eq!(took_ns, [None, Some(1), Some(2)]);
-    let page = glass_report::trace_html(&Profile::default(), &trace);
+    let page = glass_profiler_report::trace_html(&Profile::default(), &trace);
     assert!(names[1..].iter().all(|name| page.contains(name)));
 }

@@ -6,8 +6,8 @@ use crate::support::trace_view::{
     AXIS_PX, CORE, DISK, NAMES_PX, READER, WRITER, click, details, open, place, ready, window,
 };
 use crate::support::traces;
-use glass_profile::trace::model::Trace;
-use glass_profile::trace::{build, example};
+use glass_profiler_core::trace::model::Trace;
+use glass_profiler_core::trace::{build, example};
 use serde_json::{Value, json};
 
 #[test]
@@ -283,7 +283,7 @@ fn names_are_text_whatever_they_hold() {
 
 #[test]
 fn samples_and_trace_are_two_views_of_a_page() {
-    let page = glass_report::trace_html(&small(), &traces::two_tasks());
+    let page = glass_profiler_report::trace_html(&small(), &traces::two_tasks());
     let Some(mut browser) = Browser::open(&page) else { return };
     ready(&mut browser);
     browser.wait_for("document.querySelector('#report').hidden && !document.querySelector('#trace').hidden");
@@ -307,7 +307,7 @@ fn a_range_of_the_trace_filters_the_samples() {
     let profile = crate::support::profiles::phases(2_000, 0, 1);
     let last = profile.samples.iter().map(|sample| sample.time_ns).max().expect("samples");
     let trace = Trace { end_ns: last, ..traces::two_tasks() };
-    let Some(mut browser) = Browser::open(&glass_report::trace_html(&profile, &trace)) else { return };
+    let Some(mut browser) = Browser::open(&glass_profiler_report::trace_html(&profile, &trace)) else { return };
     ready(&mut browser);
     let (from, to) = (place(&mut browser, 0.0, -10.0), place(&mut browser, 0.25, -10.0));
     browser.drag(from, to);

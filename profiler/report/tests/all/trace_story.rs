@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use crate::support::browser::Browser;
 use crate::support::trace_view::ready;
 use flate2::read::GzDecoder;
-use glass_profile::files::NoFiles;
-use glass_profile::recording::open as open_recording;
-use glass_profile::trace::build;
+use glass_profiler_core::files::NoFiles;
+use glass_profiler_core::recording::open as open_recording;
+use glass_profiler_core::trace::build;
 use serde_json::{Value, json};
 
 /// What `cargo xtask demo --short` recorded of the queue as a VM (`target/demo/queue.pftrace`), through `gzip -9n`: 14 uploads of 1 KiB
@@ -20,7 +20,7 @@ fn page() -> String {
     let mut bytes = Vec::new();
     GzDecoder::new(RECORDING).read_to_end(&mut bytes).expect("the recording was packed by gzip");
     let recording = open_recording(&bytes[..], &mut NoFiles).expect("the recording is whole");
-    glass_report::trace_html(&recording.profile, &build(&recording.trace))
+    glass_profiler_report::trace_html(&recording.profile, &build(&recording.trace))
 }
 
 fn open(page: &str, width: u32, height: u32) -> Option<Browser> {

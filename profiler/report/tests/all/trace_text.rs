@@ -1,12 +1,12 @@
 //! The text reports of a trace, compared with files that a person has read.
 //!
-//! After a change that is meant: `GLASS_GOLDEN=write cargo test -p glass-report trace_text`, and read what `git diff`
+//! After a change that is meant: `GLASS_GOLDEN=write cargo test -p glass-profiler-report trace_text`, and read what `git diff`
 //! prints.
 
 use crate::support::profiles::compare_golden;
-use glass_profile::trace::model::Trace;
-use glass_profile::trace::{build, example};
-use glass_report::trace::{HIDDEN_DEFAULT, Settings, View, summary, text};
+use glass_profiler_core::trace::model::Trace;
+use glass_profiler_core::trace::{build, example};
+use glass_profiler_report::trace::{HIDDEN_DEFAULT, Settings, View, summary, text};
 
 fn trace() -> Trace {
     build(&example::queue(60_000, 1))

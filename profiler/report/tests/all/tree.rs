@@ -1,7 +1,7 @@
 //! Call trees of hand-made profiles with exact numbers, and of random ones with what must hold for all.
 
-use glass_profile::model::{Frame, Profile, Sample, Stack, StackEnd, State, Track};
-use glass_profile::tree::{Broken, Inlined, Kind, Tree};
+use glass_profiler_core::model::{Frame, Profile, Sample, Stack, StackEnd, State, Track};
+use glass_profiler_core::tree::{Broken, Inlined, Kind, Tree};
 use proptest::prelude::*;
 
 fn frame(function: &str, line: u32) -> Frame {
@@ -53,7 +53,7 @@ fn a_long_chain_of_calls_is_shown_by_its_ends() {
     let frames: Vec<Frame> = (0..60).map(|level| frame(&format!("import_{level}"), 1)).collect();
     let chain: Vec<u32> = (0..60).collect();
     let text = |stacks: &[(&[u32], StackEnd)], samples: &[(usize, u32, State)]| {
-        let text = glass_report::text_with_tree(&profile(&frames, stacks, samples), 0, 2.0);
+        let text = glass_profiler_report::text_with_tree(&profile(&frames, stacks, samples), 0, 2.0);
         let tree = text.split("Call tree").nth(1).unwrap();
         tree.lines().skip(2).count()
     };
@@ -319,7 +319,7 @@ proptest! {
             let names = |frame: &u32| {
                 let frame = &profile.frames[*frame as usize];
                 let image = if frame.image.is_empty() { String::new() } else { frame.image.clone() };
-                (glass_profile::names::printable(&frame.function), image) == (function.name.clone(), function.image.clone())
+                (glass_profiler_core::names::printable(&frame.function), image) == (function.name.clone(), function.image.clone())
             };
             let seen = profile.samples.iter().filter(|sample| {
                 let Some(stack) = profile.stacks.get(sample.stack as usize) else { return false };
@@ -347,7 +347,7 @@ proptest! {
         profile.cost.profiler_cpu_ns = count;
         profile.origin.start_unix_ns = count;
         profile.warnings.push(guest);
-        for line in glass_report::text(&profile, top).lines() {
+        for line in glass_profiler_report::text(&profile, top).lines() {
             prop_assert!(unicode_width::UnicodeWidthStr::width(line) <= 100, "{line:?}");
         }
     }
@@ -370,10 +370,11 @@ fn a_service_has_sums_that_agree() {
 #[test]
 fn pauses_are_a_share_of_all_vcpus_time() {
     let mut profile = profile(&[], &[], &[]);
-    profile.tracks = vec![glass_profile::model::Track::default(); 4];
+    profile.tracks = vec![glass_profiler_core::model::Track::default(); 4];
     profile.origin.duration_ns = 1_000_000_000;
-    profile.cost.pause = glass_profile::model::Distribution { count: 8, sum_ns: 2_000_000_000, ..Default::default() };
-    let text = glass_report::text(&profile, 10);
+    profile.cost.pause =
+        glass_profiler_core::model::Distribution { count: 8, sum_ns: 2_000_000_000, ..Default::default() };
+    let text = glass_profiler_report::text(&profile, 10);
     assert!(text.contains("50.0 %") && !text.contains("200"), "{text}");
     assert!(text.contains("recorded at an unknown time"), "{text}");
 }
@@ -383,19 +384,20 @@ fn pauses_are_a_share_of_all_vcpus_time() {
 fn any_number_of_lost_samples_can_be_compared() {
     let mut wild = profile(&[], &[], &[]);
     wild.cost.samples_lost = u64::MAX;
-    assert!(glass_report::difference_text(&wild, &wild, 10).contains("lost"));
+    assert!(glass_profiler_report::difference_text(&wild, &wild, 10).contains("lost"));
 }
 
 /// The reported cost was that of the pauses alone, and of all vCPUs together (2026-11-22).
 #[test]
 fn what_the_guest_lost_is_told_in_all_and_of_the_vcpu_that_lost_most() {
     let mut profile = profile(&[], &[], &[]);
-    let frozen = |sum_ns| glass_profile::model::Frozen { count: 9, sum_ns };
+    let frozen = |sum_ns| glass_profiler_core::model::Frozen { count: 9, sum_ns };
     let track = |name: &str, sum_ns| Track { name: name.into(), frozen: frozen(sum_ns), ..Track::default() };
     profile.tracks = vec![track("vcpu 0", 10_000_000), track("vcpu 1", 50_000_000)];
     profile.origin.duration_ns = 1_000_000_000;
-    profile.cost.pause = glass_profile::model::Distribution { count: 18, sum_ns: 60_000_000, ..Default::default() };
-    let text = glass_report::text(&profile, 10).split_whitespace().collect::<Vec<_>>().join(" ");
+    profile.cost.pause =
+        glass_profiler_core::model::Distribution { count: 18, sum_ns: 60_000_000, ..Default::default() };
+    let text = glass_profiler_report::text(&profile, 10).split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(text.contains("3.0 % of the tracks' time"), "{text}");
     assert!(text.contains("the guest lost about 6.0 %, vcpu 1 most: 10.0 %"), "{text}");
 }
@@ -410,7 +412,7 @@ fn what_cannot_be_unwound_or_was_never_started_is_named() {
     (profile.cost.samples_taken, profile.cost.stacks_broken) = (5, 5);
     profile.tracks.push(Track { name: "vcpu 1".into(), id: 1, ..Track::default() });
     profile.samples.push(Sample { track: 1, stack: 2, state: State::NeverStarted, ..Sample::default() });
-    let text = glass_report::text(&profile, 10);
+    let text = glass_profiler_report::text(&profile, 10);
     let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
         flat.contains("100.0 % broken") && flat.contains("of 3 there is no unwind data: callers are missing"),
@@ -422,7 +424,7 @@ fn what_cannot_be_unwound_or_was_never_started_is_named() {
     assert!(names.iter().any(|line| line == ".[never started] 1 1"), "{names:?}");
     // The guest's owner has paused it for a while.
     profile.samples.push(Sample { stack: 0, state: State::Paused, ..Sample::default() });
-    let text = glass_report::text(&profile, 10);
+    let text = glass_profiler_report::text(&profile, 10);
     assert!(text.lines().any(|line| line.contains("vcpu 0") && line.contains("16.7 % paused")), "{text}");
     assert!(text.contains("\n    14.3 % never started, 14.3 % paused\n"), "{text}");
 }

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use glass_guests::{Counts, Flow, GuestError, Source, read_clocks};
-use glass_profile::arch::Architecture;
-use glass_profile::event::{Event, RawSample};
-use glass_profile::guest::{Guest, GuestId, GuestKind};
-use glass_profile::model::Cost;
-use glass_profile::recorder::Progress;
-use glass_session::Sink;
+use glass_profiler_core::arch::Architecture;
+use glass_profiler_core::event::{Event, RawSample};
+use glass_profiler_core::guest::{Guest, GuestId, GuestKind};
+use glass_profiler_core::model::Cost;
+use glass_profiler_core::recorder::Progress;
+use glass_profiler_guests::{Counts, Flow, GuestError, Source, read_clocks};
+use glass_profiler_session::Sink;
 
 pub fn guest() -> Guest {
     let kind = GuestKind::Process { pid: 7 };

@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fake::{Collector, FakeSource, Then};
-use glass_guests::{Flow, GuestError};
-use glass_profile::event::Event;
-use glass_profile::files::NoFiles;
-use glass_session::{End, Outcome, Recording, Session, Sources, Status, Wish};
+use glass_profiler_core::event::Event;
+use glass_profiler_core::files::NoFiles;
+use glass_profiler_guests::{Flow, GuestError};
+use glass_profiler_session::{End, Outcome, Recording, Session, Sources, Status, Wish};
 
 /// Wide: a test that waits for so long has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -158,7 +158,7 @@ fn a_session_writes_a_recording() {
     let (written, _) = session.start(sink).unwrap().run(None, go_on).finish().unwrap();
     assert_eq!((written.tracks, written.cost.samples_taken), (1, source.delivered));
     let bytes = file.0.lock().unwrap().clone();
-    let profile = glass_profile::recording::read(&bytes, &mut NoFiles).unwrap();
+    let profile = glass_profiler_core::recording::read(&bytes, &mut NoFiles).unwrap();
     assert_eq!(profile.samples.len() as u64, source.delivered);
     assert_eq!(profile.warnings, ["a word at the end"]);
 }

@@ -3,7 +3,7 @@
 pub mod site;
 
 use embassy_futures::yield_now;
-use glass_executor::{Executor, Unpark};
+use glass_lib_executor::{Executor, Unpark};
 use glasshouse::{Block, BlockError, BlockInfo, Buf, check_change, check_request};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

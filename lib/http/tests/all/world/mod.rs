@@ -5,9 +5,9 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 use glass_api::{Address, Clock, Instant, NetError, Stream};
-use glass_executor::sync::Notify;
-use glass_executor::{Executor, Unpark};
-use glass_http::{Connection, HttpError, Limits, Method, Request};
+use glass_lib_executor::sync::Notify;
+use glass_lib_executor::{Executor, Unpark};
+use glass_lib_http::{Connection, HttpError, Limits, Method, Request};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -206,7 +206,7 @@ pub async fn echo(connection: &mut Server, request: Request) -> Result<(), HttpE
         Method::Put => String::from_utf8_lossy(&body[..count]).into_owned(),
         _ => format!("{} {}\n", request.method_name(), request.path()),
     };
-    connection.respond_text(glass_http::Status::OK, &text).await
+    connection.respond_text(glass_lib_http::Status::OK, &text).await
 }
 
 /// The outcome of a client's bytes at a server with `handler`.

@@ -1,8 +1,8 @@
 //! A hand-made peer, which sends segments that no correct stack would.
 
 use super::{RIGHT_MAC, Wire};
-use glass_net::smoltcp::phy::ChecksumCapabilities;
-use glass_net::smoltcp::wire::*;
+use glass_lib_net::smoltcp::phy::ChecksumCapabilities;
+use glass_lib_net::smoltcp::wire::*;
 
 /// Where the hand-made peer is; the stack under test is `Wire::right`.
 pub const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];

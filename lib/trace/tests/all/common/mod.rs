@@ -1,7 +1,7 @@
 //! A program whose threads have rings, and a reader of them.
 
 use glass_formats::trace::{EVENT_WORDS, Event, Kind, NAMES_OFFSET, Ring};
-use glass_trace::{CONTROL, ConsoleLog, LevelFilter, Writer};
+use glass_lib_trace::{CONTROL, ConsoleLog, LevelFilter, Writer};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
@@ -26,9 +26,9 @@ pub fn memory(events: usize) -> &'static [AtomicU64] {
 pub fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
-        glass_trace::start(true, memory(2), 0, 1_000_000_000);
+        glass_lib_trace::start(true, memory(2), 0, 1_000_000_000);
         let print = |line: std::fmt::Arguments| CONSOLE.lock().unwrap().push(line.to_string());
-        glass_trace::tracing_subscriber::install(ConsoleLog { level: LevelFilter::WARN, print });
+        glass_lib_trace::tracing_subscriber::install(ConsoleLog { level: LevelFilter::WARN, print });
     });
 }
 
@@ -40,8 +40,8 @@ pub fn traced(groups: u32, events: usize) -> Traced {
     let writer = Writer::claim("test", words).unwrap();
     let address = words.as_ptr() as u64;
     let entry = CONTROL.rings.iter().position(|entry| entry.address.load(Ordering::Relaxed) == address).unwrap();
-    glass_trace::set_current(Some(Box::leak(Box::new(writer))));
-    glass_trace::switch(groups);
+    glass_lib_trace::set_current(Some(Box::leak(Box::new(writer))));
+    glass_lib_trace::switch(groups);
     Traced { words, entry, _guard: guard }
 }
 
@@ -63,8 +63,8 @@ impl Traced {
 
 impl Drop for Traced {
     fn drop(&mut self) {
-        glass_trace::switch(0);
-        glass_trace::set_current(None);
+        glass_lib_trace::switch(0);
+        glass_lib_trace::set_current(None);
         // So that there are rings for as many tests as there are.
         CONTROL.rings[self.entry].capacity.store(0, Ordering::Relaxed);
         CONTROL.rings[self.entry].head.store(0, Ordering::Relaxed);

@@ -22,9 +22,9 @@ use core::hint::spin_loop;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering, fence};
 use core::time::Duration;
-use glass_cores::Mailboxes;
-use glass_executor::Unpark;
 use glass_formats::CORES_MAX;
+use glass_lib_cores::Mailboxes;
+use glass_lib_executor::Unpark;
 
 /// Where a core starts, in 16-bit mode: RAM on every VMM, and used by none after it has entered the image.
 const TRAMPOLINE: u64 = 0x8000;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use glass_profile::live::LiveTrack;
-use glass_profile::live::activity::{Activity, Kind};
-use glass_profile::live::view::{Focus, View};
-use glass_profile::model::{Distribution, State};
-use glass_profile::recorder::Progress;
+use glass_profiler_core::live::LiveTrack;
+use glass_profiler_core::live::activity::{Activity, Kind};
+use glass_profiler_core::live::view::{Focus, View};
+use glass_profiler_core::model::{Distribution, State};
+use glass_profiler_core::recorder::Progress;
 
 use super::super::work::Status;
 use crossterm::event::KeyModifiers;
@@ -67,7 +67,10 @@ pub(in super::super) fn picture() -> Picture {
         view: View { weight: 4000.0, functions, lines, focus: Some(focus), ..Default::default() },
         tracks: vec![track(0, &idle_then_busy), track(1, &[State::Running, State::Idle])],
         progress: Progress { samples_taken: 9_000, samples_dropped: 0, stacks_broken: 20, pause },
-        status: Status { counts: glass_guests::Counts { wanted: 9_003, lost: 3, ..Default::default() }, dropped: 0 },
+        status: Status {
+            counts: glass_profiler_guests::Counts { wanted: 9_003, lost: 3, ..Default::default() },
+            dropped: 0,
+        },
         samples_per_sec: 1993.7,
         covered_ns: 4_600_000_000,
         warnings: Vec::new(),

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use glass_profile::live::names::Function;
-use glass_profile::live::view::Focus;
+use glass_profiler_core::live::names::Function;
+use glass_profiler_core::live::view::Focus;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;

@@ -1,6 +1,6 @@
 //! The table of functions or lines.
 
-use glass_profile::live::view::Row;
+use glass_profiler_core::live::view::Row;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::style::Style;

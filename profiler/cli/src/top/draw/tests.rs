@@ -95,7 +95,8 @@ fn no_size_of_window_is_too_much() {
 fn many_threads_leave_room_for_the_table() {
     let mut many = picture();
     let track = many.tracks[0].clone();
-    many.tracks = (0..500).map(|index| glass_profile::live::LiveTrack { track: index, ..track.clone() }).collect();
+    many.tracks =
+        (0..500).map(|index| glass_profiler_core::live::LiveTrack { track: index, ..track.clone() }).collect();
     let mut app = app();
     app.show(Arc::new(many));
     let drawn = text(&frame(&app, &Theme::plain(), 80, 24));

@@ -1,7 +1,7 @@
 //! A bar for each core or thread: its current state, and its history of the last seconds.
 
-use glass_profile::live::LiveTrack;
-use glass_profile::live::activity::Shares;
+use glass_profiler_core::live::LiveTrack;
+use glass_profiler_core::live::activity::Shares;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use glass_formats::trace::{BlockKind, Event, Kind, Outcome};
-use glass_profile::names::printable;
-use glass_profile::words::{Names, wait, wait_object};
+use glass_profiler_core::names::printable;
+use glass_profiler_core::words::{Names, wait, wait_object};
 
 use crate::tail::stream::Stream;
 
@@ -223,7 +223,7 @@ fn waits_for(reasons: &[(BlockKind, u32, u64)], stream: &Stream) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glass_profile::trace::raw::{ClockPoint, Piece};
+    use glass_profiler_core::trace::raw::{ClockPoint, Piece};
 
     fn stream() -> Stream {
         let mut stream = Stream::default();

@@ -1,10 +1,10 @@
 //! The counts, the pictures and the names, each on a thread of its own.
 
 use super::*;
-use glass_profile::arch::{Architecture, Registers, x86_64};
-use glass_profile::elf::ReadAt;
-use glass_profile::event::{Mapping, Placement, RawSample, Segment};
-use glass_profile::guest::{Guest, GuestId, GuestKind, SpaceId};
+use glass_profiler_core::arch::{Architecture, Registers, x86_64};
+use glass_profiler_core::elf::ReadAt;
+use glass_profiler_core::event::{Mapping, Placement, RawSample, Segment};
+use glass_profiler_core::guest::{Guest, GuestId, GuestKind, SpaceId};
 use std::sync::mpsc::{Sender, SyncSender, channel};
 
 /// A large file: reading it takes until the test lets it.
@@ -80,9 +80,9 @@ fn a_large_file_holds_up_neither_the_counts_nor_a_picture() {
             std::thread::sleep(Duration::from_millis(5));
         }
     };
-    wait_for(&|name| name == glass_profile::live::names::NOT_READ_YET);
+    wait_for(&|name| name == glass_profiler_core::live::names::NOT_READ_YET);
     go_on.send(()).unwrap();
-    wait_for(&|name| name != glass_profile::live::names::NOT_READ_YET);
+    wait_for(&|name| name != glass_profiler_core::live::names::NOT_READ_YET);
     drop(queries);
     painter.join().unwrap();
 }

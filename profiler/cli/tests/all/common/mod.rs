@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use glass_profile::arch::Architecture;
-use glass_profile::guest::{Guest, GuestId, GuestKind};
-use glass_profile::model::{Cost, Distribution, Origin, State};
-use glass_profile::recording::{Clocks, ImageId, SampleRecord, TrackRecord, Writer};
-use glass_profile::symbols::Location;
+use glass_profiler_core::arch::Architecture;
+use glass_profiler_core::guest::{Guest, GuestId, GuestKind};
+use glass_profiler_core::model::{Cost, Distribution, Origin, State};
+use glass_profiler_core::recording::{Clocks, ImageId, SampleRecord, TrackRecord, Writer};
+use glass_profiler_core::symbols::Location;
 
 pub fn glass(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_glass")).args(arguments).output().unwrap()

@@ -4,12 +4,12 @@ use glass_tests::folder::Folder;
 use glass_tests::programs::skip;
 use std::path::{Path, PathBuf};
 
-use glass_profile::arch::Architecture;
-use glass_profile::arch::x86_64::Registers;
-use glass_profile::event::{Event, Segment};
-use glass_profile::guest::{Guest, GuestId, GuestKind, Mode, SpaceId};
-use glass_profile::recording::TrackRecord;
-use glass_profile::unwind::{AddressSpace, CallChain, StackMemory, UnwindCache};
+use glass_profiler_core::arch::Architecture;
+use glass_profiler_core::arch::x86_64::Registers;
+use glass_profiler_core::event::{Event, Segment};
+use glass_profiler_core::guest::{Guest, GuestId, GuestKind, Mode, SpaceId};
+use glass_profiler_core::recording::TrackRecord;
+use glass_profiler_core::unwind::{AddressSpace, CallChain, StackMemory, UnwindCache};
 use std::process::Command;
 
 /// Compiles a program of `tests/programs`; `None` and a word on it if there is no C compiler.

@@ -1,9 +1,9 @@
 //! Makes traces for tests, event by event.
 
 use glass_formats::trace::{Event, Kind};
-use glass_profile::trace::build;
-use glass_profile::trace::model::Trace;
-use glass_profile::trace::raw::{ClockPoint, Function, RawChunk, RawRing, RawTrace, Words};
+use glass_profiler_core::trace::build;
+use glass_profiler_core::trace::model::Trace;
+use glass_profiler_core::trace::raw::{ClockPoint, Function, RawChunk, RawRing, RawTrace, Words};
 
 /// A trace in construction. Its clock has a tick a nanosecond, and starts with the recording.
 pub struct Builder {

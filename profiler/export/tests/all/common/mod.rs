@@ -3,15 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use glass_export::{Format, Options, States};
-use glass_profile::arch::Architecture;
-use glass_profile::files::NoFiles;
-use glass_profile::guest::{Guest, GuestId, GuestKind, Mode};
-use glass_profile::images::Part;
-use glass_profile::model::{Cost, Distribution, Origin, StackEnd, State};
-use glass_profile::recording::{Clocks, ImageId, Recording, SampleRecord, TrackRecord, Writer, open};
-use glass_profile::symbols::Location;
-use glass_profile::tree::Tree;
+use glass_profiler_core::arch::Architecture;
+use glass_profiler_core::files::NoFiles;
+use glass_profiler_core::guest::{Guest, GuestId, GuestKind, Mode};
+use glass_profiler_core::images::Part;
+use glass_profiler_core::model::{Cost, Distribution, Origin, StackEnd, State};
+use glass_profiler_core::recording::{Clocks, ImageId, Recording, SampleRecord, TrackRecord, Writer, open};
+use glass_profiler_core::symbols::Location;
+use glass_profiler_core::tree::Tree;
+use glass_profiler_export::{Format, Options, States};
 
 pub const RATE_HZ: u32 = 1000;
 
@@ -154,7 +154,7 @@ pub fn read(bytes: &[u8]) -> Recording {
 
 pub fn export(format: Format, bytes: &[u8], states: States) -> Vec<u8> {
     let mut made = Vec::new();
-    glass_export::write(format, &read(bytes), bytes, Options { states, lines: false }, &mut made).unwrap();
+    glass_profiler_export::write(format, &read(bytes), bytes, Options { states, lines: false }, &mut made).unwrap();
     made
 }
 
@@ -170,7 +170,7 @@ pub fn expected_top(bytes: &[u8]) -> Top {
         totals.iter().take(10).map(|total| (tree.functions[total.function].name.clone(), total.self_samples)).collect();
     assert!(top.len() == 10 && top.windows(2).all(|pair| pair[0].1 > pair[1].1), "the order is not clear: {top:?}");
     // The terminal shows the same table.
-    let text = glass_report::text(&recording.profile, 10);
+    let text = glass_profiler_report::text(&recording.profile, 10);
     let counts: Vec<u64> = text
         .lines()
         .skip_while(|line| !line.starts_with("Hottest"))

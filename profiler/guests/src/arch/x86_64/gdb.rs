@@ -1,8 +1,8 @@
 //! Registers from a gdbstub.
 
-use glass_profile::arch::x86_64::Registers;
-use glass_profile::arch::x86_64::mode::{CR0_PROTECTION, CodeSegment};
-use glass_profile::arch::x86_64::paging::Paging;
+use glass_profiler_core::arch::x86_64::Registers;
+use glass_profiler_core::arch::x86_64::mode::{CR0_PROTECTION, CodeSegment};
+use glass_profiler_core::arch::x86_64::paging::Paging;
 
 use super::CoreState;
 

@@ -1,8 +1,8 @@
 //! Registers as KVM has them: `struct kvm_run` with `struct kvm_regs` and `struct kvm_sregs` of `linux/kvm.h`.
 
-use glass_profile::arch::x86_64::Registers;
-use glass_profile::arch::x86_64::mode::{CR0_PROTECTION, CodeSegment};
-use glass_profile::arch::x86_64::paging::Paging;
+use glass_profiler_core::arch::x86_64::Registers;
+use glass_profiler_core::arch::x86_64::mode::{CR0_PROTECTION, CodeSegment};
+use glass_profiler_core::arch::x86_64::paging::Paging;
 
 use super::CoreState;
 
@@ -53,7 +53,7 @@ pub(crate) fn parse(bytes: &[u8; END]) -> CoreState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glass_profile::arch::Width;
+    use glass_profiler_core::arch::Width;
 
     #[test]
     fn registers_are_where_the_kernel_puts_them() {

@@ -6,10 +6,10 @@ pub(crate) mod kvm;
 pub(crate) mod note;
 pub(crate) mod xen;
 
-use glass_profile::arch::Width;
-use glass_profile::arch::x86_64::Registers;
-use glass_profile::arch::x86_64::mode::CodeSegment;
-use glass_profile::arch::x86_64::paging::Paging;
+use glass_profiler_core::arch::Width;
+use glass_profiler_core::arch::x86_64::Registers;
+use glass_profiler_core::arch::x86_64::mode::CodeSegment;
+use glass_profiler_core::arch::x86_64::paging::Paging;
 
 /// The level of privilege of processes.
 const LEVEL_USER: u8 = 3;

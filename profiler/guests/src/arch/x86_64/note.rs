@@ -10,9 +10,9 @@
 //! | 152 | 10 x 24 | segments: cs, ds, es, fs, gs, ss, ldt, tr, gdt, idt; selector, limit and flags (the descriptor's upper half) of 4 bytes, 4 of nothing, a base of 8 bytes |
 //! | 392 | 5 x 8 | cr0 to cr4 |
 
-use glass_profile::arch::x86_64::Registers;
-use glass_profile::arch::x86_64::mode::{CR0_PROTECTION, CodeSegment};
-use glass_profile::arch::x86_64::paging::Paging;
+use glass_profiler_core::arch::x86_64::Registers;
+use glass_profiler_core::arch::x86_64::mode::{CR0_PROTECTION, CodeSegment};
+use glass_profiler_core::arch::x86_64::paging::Paging;
 
 use super::CoreState;
 
@@ -47,7 +47,7 @@ pub(crate) fn parse_state(bytes: &[u8]) -> Option<CoreState> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glass_profile::arch::Width;
+    use glass_profiler_core::arch::Width;
 
     #[test]
     fn registers_are_where_qemu_puts_them() {

@@ -16,9 +16,9 @@
 //! | `cs_arbytes` | 888 | 4 |
 //! | `msr_efer` | 992 | 8 |
 
-use glass_profile::arch::x86_64::Registers;
-use glass_profile::arch::x86_64::mode::{CR0_PROTECTION, CodeSegment};
-use glass_profile::arch::x86_64::paging::Paging;
+use glass_profiler_core::arch::x86_64::Registers;
+use glass_profiler_core::arch::x86_64::mode::{CR0_PROTECTION, CodeSegment};
+use glass_profiler_core::arch::x86_64::paging::Paging;
 
 use super::CoreState;
 
@@ -76,7 +76,7 @@ pub(crate) fn stack_of_hvm_context(word: impl Fn(usize) -> u64) -> (u64, u64, bo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glass_profile::arch::Width;
+    use glass_profiler_core::arch::Width;
 
     fn words(bytes: &[u8]) -> impl Fn(usize) -> u64 {
         |at| u64::from_le_bytes(std::array::from_fn(|index| bytes[at + index]))

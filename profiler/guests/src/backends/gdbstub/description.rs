@@ -82,9 +82,9 @@ pub(super) fn read_layout(stub: &mut Stub) -> Result<Layout, GuestError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glass_profile::arch::Width;
-    use glass_profile::arch::x86_64::Registers;
-    use glass_profile::arch::x86_64::paging::Paging;
+    use glass_profiler_core::arch::Width;
+    use glass_profiler_core::arch::x86_64::Registers;
+    use glass_profiler_core::arch::x86_64::paging::Paging;
 
     const XML: &str = r#"<?xml version="1.0"?><!DOCTYPE feature SYSTEM "gdb-target.dtd">
         <feature name="x"><flags id="f" size="4"><field name="" start="22" end="22"/></flags>

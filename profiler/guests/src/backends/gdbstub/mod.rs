@@ -25,10 +25,10 @@ mod turn;
 use std::io;
 use std::path::Path;
 
-use glass_profile::arch::x86_64::paging::Translator;
-use glass_profile::event::{Event, RawSample};
-use glass_profile::guest::GuestKind;
-use glass_profile::model::State;
+use glass_profiler_core::arch::x86_64::paging::Translator;
+use glass_profiler_core::event::{Event, RawSample};
+use glass_profiler_core::guest::GuestKind;
+use glass_profiler_core::model::State;
 
 use crate::Guest;
 use crate::arch::x86_64::CoreState;

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::time::Duration;
 
-use glass_profile::guest::GuestKind;
+use glass_profiler_core::guest::GuestKind;
 
 use super::affinity::Affinity;
 use super::page::{self, RunPage};

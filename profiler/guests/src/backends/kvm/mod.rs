@@ -28,8 +28,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use glass_profile::event::{Event, RawSample};
-use glass_profile::model::State;
+use glass_profiler_core::event::{Event, RawSample};
+use glass_profiler_core::model::State;
 
 use crate::Guest;
 use crate::arch::x86_64::CoreState;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use glass_profile::names::is_unsafe;
+use glass_profiler_core::names::is_unsafe;
 
 use crate::error::GuestError;
 

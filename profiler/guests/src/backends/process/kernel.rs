@@ -3,11 +3,11 @@
 use std::fs;
 use std::sync::Arc;
 
-use glass_profile::elf::ImageError;
-use glass_profile::image::Image;
-use glass_profile::images::KERNEL_NAME;
-use glass_profile::map::SymbolMap;
-use glass_profile::program::{NamesFrom, Parts, Program};
+use glass_profiler_core::elf::ImageError;
+use glass_profiler_core::image::Image;
+use glass_profiler_core::images::KERNEL_NAME;
+use glass_profiler_core::map::SymbolMap;
+use glass_profiler_core::program::{NamesFrom, Parts, Program};
 use object::Endianness;
 use object::elf::{ELF_NOTE_GNU, FileHeader64, NT_GNU_BUILD_ID};
 use object::read::elf::NoteIterator;

@@ -15,8 +15,8 @@ use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use glass_profile::event::{Event, FileIdentity, Mapping, Placement};
-use glass_profile::jit::is_anonymous;
+use glass_profiler_core::event::{Event, FileIdentity, Mapping, Placement};
+use glass_profiler_core::jit::is_anonymous;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 

@@ -5,9 +5,9 @@ use std::fs;
 
 use super::kernel::Kernel;
 use crate::proc::{has_ended, living};
-use glass_profile::arch::Architecture;
-use glass_profile::event::Event;
-use glass_profile::guest::{Guest, GuestId, GuestKind, SpaceId};
+use glass_profiler_core::arch::Architecture;
+use glass_profiler_core::event::Event;
+use glass_profiler_core::guest::{Guest, GuestId, GuestKind, SpaceId};
 
 /// A process.
 #[derive(Debug)]

@@ -1,10 +1,10 @@
 //! The kernel's records, and their order: each CPU has a buffer of its own.
 
-use glass_profile::arch::Width;
-use glass_profile::arch::x86_64::Registers;
-use glass_profile::event::{Event, FileIdentity, Mapping, Placement, RawSample, Segment};
-use glass_profile::guest::Mode;
-use glass_profile::model::State;
+use glass_profiler_core::arch::Width;
+use glass_profiler_core::arch::x86_64::Registers;
+use glass_profiler_core::event::{Event, FileIdentity, Mapping, Placement, RawSample, Segment};
+use glass_profiler_core::guest::Mode;
+use glass_profiler_core::model::State;
 
 use super::has_code;
 use super::processes::Processes;

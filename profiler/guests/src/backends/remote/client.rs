@@ -3,8 +3,8 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use glass_profile::event::Event;
-use glass_profile::guest::GuestKind;
+use glass_profiler_core::event::Event;
+use glass_profiler_core::guest::GuestKind;
 
 use super::messages::{READ_BYTES_MAX, Report, Request};
 use super::{Launcher, Subject, Task, system};

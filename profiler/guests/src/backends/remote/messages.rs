@@ -3,12 +3,12 @@
 //! The reader may have been taken over by what it reads, so the holder checks each request: it has a length that is bounded, and names
 //! nothing but vCPUs, memories and addresses of the VM that the holder was started for.
 
-use glass_profile::arch::Width;
-use glass_profile::arch::x86_64::Registers;
-use glass_profile::arch::x86_64::paging::Paging;
-use glass_profile::event::{Event, RawSample, Segment, Skid};
-use glass_profile::guest::{Mode, SpaceId, ThreadId};
-use glass_profile::model::State;
+use glass_profiler_core::arch::Width;
+use glass_profiler_core::arch::x86_64::Registers;
+use glass_profiler_core::arch::x86_64::paging::Paging;
+use glass_profiler_core::event::{Event, RawSample, Segment, Skid};
+use glass_profiler_core::guest::{Mode, SpaceId, ThreadId};
+use glass_profiler_core::model::State;
 
 use crate::Counts;
 use crate::arch::x86_64::CoreState;

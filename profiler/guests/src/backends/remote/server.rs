@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use glass_profile::event::Event;
+use glass_profiler_core::event::Event;
 
 use super::messages::{Report, Request, event_bytes};
 use super::{Subject, system};

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use glass_profile::arch::Width;
-use glass_profile::arch::x86_64::Registers;
-use glass_profile::arch::x86_64::paging::Paging;
-use glass_profile::event::{Event, RawSample, Segment};
+use glass_profiler_core::arch::Width;
+use glass_profiler_core::arch::x86_64::Registers;
+use glass_profiler_core::arch::x86_64::paging::Paging;
+use glass_profiler_core::event::{Event, RawSample, Segment};
 
 use super::client::RemoteVm;
 use super::server::Link;

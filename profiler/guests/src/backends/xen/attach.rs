@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use glass_profile::arch::Width;
-use glass_profile::guest::GuestKind;
+use glass_profiler_core::arch::Width;
+use glass_profiler_core::guest::GuestKind;
 
 use super::memory::Frames;
 use super::{Vcpu, XenDomain, context_call, failed};

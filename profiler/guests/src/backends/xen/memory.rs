@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsFd;
 
-use glass_profile::memory::Physical;
+use glass_profiler_core::memory::Physical;
 
 use crate::sys::xen::{PAGE_BYTES, map_foreign};
 use crate::sys::{Map, monotonic_ns};

@@ -21,9 +21,9 @@ mod memory;
 use std::ops::Range;
 use std::time::Duration;
 
-use glass_profile::arch::x86_64::paging::Translator;
-use glass_profile::event::{Event, RawSample};
-use glass_profile::model::State;
+use glass_profiler_core::arch::x86_64::paging::Translator;
+use glass_profiler_core::event::{Event, RawSample};
+use glass_profiler_core::model::State;
 
 use crate::Guest;
 use crate::arch::x86_64::{CoreState, xen};

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use glass_profile::trace::raw::ClockPoint;
+use glass_profiler_core::trace::raw::ClockPoint;
 
 use crate::sys::ClockPair;
 

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use glass_formats::trace::{CONTROL_BYTES, CONTROL_MAGIC};
-use glass_profile::event::Event;
-use glass_profile::trace::raw::{ClockPoint, Piece};
+use glass_profiler_core::event::Event;
+use glass_profiler_core::trace::raw::{ClockPoint, Piece};
 use object::elf::{ET_CORE, FileHeader64, PT_LOAD};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, ReadCache};

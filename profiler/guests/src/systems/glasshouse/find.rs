@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use glass_formats::trace::TRACE_SYMBOL;
-use glass_profile::image::Image;
+use glass_profiler_core::image::Image;
 
 use super::memory::{FileMemory, TraceMemory, VmMemory};
 use super::pages::{NoPage, Page};

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use glass_profile::event::Event;
-use glass_profile::trace::raw::{Function, Piece};
+use glass_profiler_core::event::Event;
+use glass_profiler_core::trace::raw::{Function, Piece};
 
 use super::clock::{HostClock, Offset};
 use super::find::Guest;

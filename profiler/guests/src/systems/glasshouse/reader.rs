@@ -3,8 +3,8 @@
 use std::sync::atomic::{Ordering, fence};
 
 use glass_formats::trace::{EVENT_BYTES, EVENT_WORDS, RING_NAME_NONE, readable};
-use glass_profile::event::Event;
-use glass_profile::trace::raw::{Piece, Words};
+use glass_profiler_core::event::Event;
+use glass_profiler_core::trace::raw::{Piece, Words};
 
 use super::memory::TraceMemory;
 use super::pages::{HEAD_MAX, NoPage, Page, RingWords, read_head, read_names};

@@ -12,8 +12,8 @@ use glass_formats::trace::{
     CONTROL_BYTES, CONTROL_MAGIC, EVENT_WORDS, NAMES_OFFSET, RING_BYTES, RINGS_MAX, RINGS_OFFSET, Ring, TRACE_VERSION,
     words_of_name,
 };
-use glass_profile::event::Event;
-use glass_profile::trace::raw::{Piece, RawTrace};
+use glass_profiler_core::event::Event;
+use glass_profiler_core::trace::raw::{Piece, RawTrace};
 
 use super::memory::TraceMemory;
 use super::pages::NoPage;

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use glass_profile::arch::x86_64::Registers;
+use glass_profiler_core::arch::x86_64::Registers;
 
 /// A packet with its checksum.
 pub fn packet(body: &str) -> String {

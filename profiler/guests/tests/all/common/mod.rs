@@ -9,19 +9,19 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use glass_guests::backends::gdbstub::QemuVm;
-use glass_guests::backends::paced::Paced;
-use glass_guests::files::HostFiles;
-use glass_guests::find::{self, Found, Vm};
-use glass_guests::memory::{Physical, RamFile};
-use glass_guests::{Flow, Guest, GuestError, KnownVm, Source, VmSettings};
-use glass_profile::durations::Durations;
-use glass_profile::event::{Event, Mapping, Placement, RawSample};
-use glass_profile::guest::{GuestId, SpaceId};
-use glass_profile::image::Image;
-use glass_profile::images::Images;
-use glass_profile::model::{StackEnd, State};
-use glass_profile::symbols::Symbols;
+use glass_profiler_core::durations::Durations;
+use glass_profiler_core::event::{Event, Mapping, Placement, RawSample};
+use glass_profiler_core::guest::{GuestId, SpaceId};
+use glass_profiler_core::image::Image;
+use glass_profiler_core::images::Images;
+use glass_profiler_core::model::{StackEnd, State};
+use glass_profiler_core::symbols::Symbols;
+use glass_profiler_guests::backends::gdbstub::QemuVm;
+use glass_profiler_guests::backends::paced::Paced;
+use glass_profiler_guests::files::HostFiles;
+use glass_profiler_guests::find::{self, Found, Vm};
+use glass_profiler_guests::memory::{Physical, RamFile};
+use glass_profiler_guests::{Flow, Guest, GuestError, KnownVm, Source, VmSettings};
 use glass_tests::folder::Folder;
 use glass_tests::programs::skip;
 
@@ -232,7 +232,7 @@ pub fn assert_survives_kills(vmm: u32, elf: &Path, profiler: &str, assert_runs: 
     let kills = if is_long() { 200 } else { 20 };
     let seed = match std::env::var("GLASS_TEST_SEED") {
         Ok(text) => text.parse().expect("GLASS_TEST_SEED is a number"),
-        Err(_) => glass_guests::read_clocks().monotonic_ns,
+        Err(_) => glass_profiler_guests::read_clocks().monotonic_ns,
     };
     eprintln!("seed {seed}: set GLASS_TEST_SEED to it to have the same moments again");
     let mut random = seed | 1;

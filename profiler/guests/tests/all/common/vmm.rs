@@ -5,10 +5,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use glass_guests::VmSettings;
-use glass_guests::find::{self, Found, Vm};
-use glass_guests::memory::{Physical, Ram};
-use glass_profile::image::Image;
+use glass_profiler_core::image::Image;
+use glass_profiler_guests::VmSettings;
+use glass_profiler_guests::find::{self, Found, Vm};
+use glass_profiler_guests::memory::{Physical, Ram};
 use glass_tests::folder::Folder;
 use glass_tests::programs::skip;
 

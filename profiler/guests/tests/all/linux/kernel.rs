@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use glass_guests::find::{self, Found, Vm};
+use glass_profiler_guests::find::{self, Found, Vm};
 
 /// A boot takes 5 s on an idle machine.
 const BOOT_PATIENCE: Duration = Duration::from_secs(90);

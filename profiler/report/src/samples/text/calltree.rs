@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use glass_profile::model::State;
+use glass_profiler_core::model::State;
 
 use super::{COLUMNS, cut_path, fit_name, line};
-use glass_profile::format::{count, cut_end, pad, percent};
-use glass_profile::tree::{Kind, Tree};
+use glass_profiler_core::format::{count, cut_end, pad, percent};
+use glass_profiler_core::tree::{Kind, Tree};
 
 /// Levels by which a line is indented; deeper ones say theirs.
 const INDENT_LEVELS: usize = 24;

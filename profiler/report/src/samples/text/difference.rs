@@ -1,12 +1,12 @@
 //! The difference of two recordings for a terminal.
 
-use glass_profile::model::{Profile, State};
+use glass_profiler_core::model::{Profile, State};
 
 use super::{COLUMNS, fit_name, line, recorded, wrap};
 use crate::samples::difference::{Change, Difference, Verdict, length, remarks};
-use glass_profile::format::{count, cut_end, pad, percent};
-use glass_profile::names::printable;
-use glass_profile::tree::TrackShare;
+use glass_profiler_core::format::{count, cut_end, pad, percent};
+use glass_profiler_core::names::printable;
+use glass_profiler_core::tree::TrackShare;
 
 const NAME_COLUMNS: usize = 34;
 

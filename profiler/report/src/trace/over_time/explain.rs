@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use glass_profile::trace::model::{BlockKind, Cause, NameId, Trace};
+use glass_profiler_core::trace::model::{BlockKind, Cause, NameId, Trace};
 
 use super::overlap::Overlap;
 use crate::trace::label::{self, duration};
-use glass_profile::format::{count, percent};
+use glass_profiler_core::format::{count, percent};
 
 /// A wait is reported if, together with others for the same, it is like the gap at least to this part: 0.5 means that gap
 /// and wait overlap in half of the time that either takes.
@@ -232,7 +232,7 @@ impl<'a> Explainer<'a> {
             .filter(|(_, ns)| **ns > 0)
             .take(4)
             .map(|(core, ns)| {
-                format!("{} {}", glass_profile::names::printable(&core.name), percent((*ns).min(gap_ns), gap_ns))
+                format!("{} {}", glass_profiler_core::names::printable(&core.name), percent((*ns).min(gap_ns), gap_ns))
             })
             .collect();
         (!parts.is_empty()).then(|| format!("idle: {}", parts.join(", ")))

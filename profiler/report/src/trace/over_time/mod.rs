@@ -1,8 +1,8 @@
 //! How often something happened over time, and what happened while it did not.
 //!
 //! ```
-//! use glass_profile::trace::{build, example};
-//! use glass_report::trace::over_time::{Explainer, gaps, series};
+//! use glass_profiler_core::trace::{build, example};
+//! use glass_profiler_report::trace::over_time::{Explainer, gaps, series};
 //! let trace = build(&example::queue(20_000, 1));
 //! let series = series(&trace, "complete disk 0 write").expect("there is such a series");
 //! let explainer = Explainer::new(&trace);

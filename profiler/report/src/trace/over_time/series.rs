@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use glass_profile::trace::model::{Direction, Trace};
+use glass_profiler_core::trace::model::{Direction, Trace};
 
-use glass_profile::words::operation;
+use glass_profiler_core::words::operation;
 
 /// Something that happened again and again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use glass_profile::trace::model::{NameId, Trace, Value};
+use glass_profiler_core::trace::model::{NameId, Trace, Value};
 use serde::Serialize;
 use serde::ser::SerializeSeq as _;
 
@@ -11,7 +11,7 @@ use super::kinds::TYPES;
 use super::pack::{Class, Packer};
 use super::plan::Plan;
 use super::track::{Level, Track, Written};
-use glass_profile::names::printable;
+use glass_profiler_core::names::printable;
 
 /// Tracks that a page names for each name; more are searched one by one.
 const TRACKS_OF_NAME_MAX: usize = 12;

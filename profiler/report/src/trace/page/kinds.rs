@@ -1,6 +1,6 @@
 //! What a slice of a track can be, and what there is to say about one: the vocabulary that page and file share.
 
-use glass_profile::trace::model::{BlockKind, Direction, Operation};
+use glass_profiler_core::trace::model::{BlockKind, Direction, Operation};
 use serde::Serialize;
 
 /// How much a slice weighs where many share a pixel: a track shows from below what was strong, then what was middle,

@@ -14,14 +14,14 @@ mod things;
 mod track;
 mod tracks;
 
-use glass_profile::trace::model::Trace;
-use glass_profile::trace::path;
+use glass_profiler_core::trace::model::Trace;
+use glass_profiler_core::trace::path;
 use serde_json::json;
 
 use crate::trace::figures;
 use crate::trace::over_time::{Explainer, GAPS_MAX, gaps};
 use book::Book;
-use glass_profile::format::{count, duration};
+use glass_profiler_core::format::{count, duration};
 use pack::Packs;
 
 pub use pack::Class;

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-use glass_profile::trace::model::{Call, Cause, Connection, Trace};
+use glass_profiler_core::trace::model::{Call, Cause, Connection, Trace};
 
 /// Requests, spans or calls that lie above each other.
 const DEPTH_MAX: usize = 96;
@@ -364,7 +364,7 @@ fn share(lives: &[(u64, u64)], names: &[u64], squeezed: &mut u64) -> (Vec<u32>, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glass_profile::trace::model::{Poll, Task};
+    use glass_profiler_core::trace::model::{Poll, Task};
 
     #[test]
     fn tasks_of_a_name_that_follow_each_other_share_tracks() {

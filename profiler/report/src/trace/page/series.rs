@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use glass_profile::trace::model::{Cause, Direction, Operation};
+use glass_profiler_core::trace::model::{Cause, Direction, Operation};
 use serde::Serialize;
 
 use super::book::Book;
@@ -258,7 +258,7 @@ fn add<K: Ord + Copy>(
     series.truncate(SERIES_MAX);
     for (key, mut times) in series {
         times.sort_unstable();
-        let name = glass_profile::names::printable(&name(key));
+        let name = glass_profiler_core::names::printable(&name(key));
         let gaps = gaps_of(book, gaps(&times));
         for time in &mut times {
             *time = book.time(*time);
@@ -290,7 +290,7 @@ fn add<K: Ord + Copy>(
 
 /// Gaps in the page's times.
 fn gaps_of(book: &Book, gaps: Vec<Gap>) -> Vec<Gap> {
-    let shown = |(from, to, what): Gap| (book.time(from), book.time(to), glass_profile::names::printable(&what));
+    let shown = |(from, to, what): Gap| (book.time(from), book.time(to), glass_profiler_core::names::printable(&what));
     gaps.into_iter().map(shown).collect()
 }
 
@@ -327,13 +327,20 @@ fn values(book: &mut Book, name: &str, points: &[(u64, i64)], gaps: &dyn Fn(&[u6
             value = point.1;
         }
     });
-    Series { group: "Counters", name: glass_profile::names::printable(name), total, form: Form::Values, piece, gaps }
+    Series {
+        group: "Counters",
+        name: glass_profiler_core::names::printable(name),
+        total,
+        form: Form::Values,
+        piece,
+        gaps,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use glass_profile::trace::model::{Interrupt, Trace};
+    use glass_profiler_core::trace::model::{Interrupt, Trace};
 
     #[test]
     fn many_moments_become_buckets_and_none_is_lost() {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::book::Book;
 use crate::trace::figures::split;
 use crate::trace::sheets::{self, Cell, Column, Place, Sheet};
-use glass_profile::names::printable;
+use glass_profiler_core::names::printable;
 
 /// Rows of a table; those that took longest are kept.
 const ROWS_MAX: usize = 2_000;
@@ -132,7 +132,7 @@ fn every_task(book: &Book) -> Sheet {
             longer(&mut sum.longest_delay, runnable_ns, Place::Delay(index));
         }
     }
-    let row = |(task, sum): (&glass_profile::trace::model::Task, &Sum)| {
+    let row = |(task, sum): (&glass_profiler_core::trace::model::Task, &Sum)| {
         vec![
             Cell::Text(printable(trace.name(task.name))),
             Cell::Text(format!("#{}", task.number)),

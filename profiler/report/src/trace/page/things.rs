@@ -2,8 +2,8 @@
 
 use std::net::Ipv4Addr;
 
-use glass_profile::trace::model::{Direction, Function, GROUPS, Trace};
-use glass_profile::trace::path::{Index, path_task};
+use glass_profiler_core::trace::model::{Direction, Function, GROUPS, Trace};
+use glass_profiler_core::trace::path::{Index, path_task};
 
 use super::book::Book;
 use super::kinds::{self, *};
@@ -248,7 +248,8 @@ pub fn messages(book: &mut Book) {
         let name = book.names.id(trace, message.place);
         track.push((at, at), kinds::message(message.level), name, &columns);
         let fields = book.fields(&message.fields);
-        let text: String = message.text.split('\n').map(glass_profile::names::printable).collect::<Vec<_>>().join("\n");
+        let text: String =
+            message.text.split('\n').map(glass_profiler_core::names::printable).collect::<Vec<_>>().join("\n");
         let text = if message.text.is_empty() { String::new() } else { text };
         track.text(if fields.is_empty() { text } else { format!("{text}\n{fields}") });
     }

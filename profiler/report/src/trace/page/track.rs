@@ -347,7 +347,7 @@ fn write_steps(packer: &mut Packer, class: Class, steps: &[Step], shift: u32) ->
 mod tests {
     use super::super::kinds::{READY, RUN, wait};
     use super::*;
-    use glass_profile::trace::model::BlockKind;
+    use glass_profiler_core::trace::model::BlockKind;
 
     fn slice(start_ns: u64, end_ns: u64, kind: u8, name: u32) -> Slice {
         Slice { start_ns, end_ns, name, kind }

@@ -1,6 +1,6 @@
 //! Makes the tracks of a trace in the order of their numbers: cores and tasks here, the others in `things`.
 
-use glass_profile::trace::model::{BlockKind, Cause, Reason, Wait, WakeSource};
+use glass_profiler_core::trace::model::{BlockKind, Cause, Reason, Wait, WakeSource};
 
 use super::book::Book;
 use super::kinds::{self, *};
@@ -8,7 +8,7 @@ use super::pack::{Class, Piece, varint, zigzag};
 use super::plan::call_level;
 use super::things::{self, Functions, level_name};
 use super::track::Track;
-use glass_profile::words::resource;
+use glass_profiler_core::words::resource;
 
 /// Entries of a piece of wakes.
 const WAKES_OF_PIECE: usize = 16_384;

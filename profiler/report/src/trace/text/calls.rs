@@ -1,14 +1,14 @@
 //! The tree of calls as it happened: when each began, how deep it is, how long it took.
 
-use glass_profile::trace::model::{Call, Trace};
+use glass_profiler_core::trace::model::{Call, Trace};
 
 use super::Settings;
 use super::path::chosen_span;
 use crate::trace::functions;
 use crate::trace::label::{self, duration};
 use crate::trace::table::COLUMNS;
-use glass_profile::format::{count, cut_end, pad};
-use glass_profile::names::printable;
+use glass_profiler_core::format::{count, cut_end, pad};
+use glass_profiler_core::names::printable;
 
 /// Libraries that are left out unless a reader wants them.
 pub const HIDDEN_DEFAULT: [&str; 4] = ["core", "alloc", "std", "smoltcp"];

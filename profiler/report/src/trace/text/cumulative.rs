@@ -1,7 +1,7 @@
 //! The table of functions.
 
-use glass_profile::format::count;
-use glass_profile::trace::model::Trace;
+use glass_profiler_core::format::count;
+use glass_profiler_core::trace::model::Trace;
 
 use super::Settings;
 use crate::trace::{functions, sheets};

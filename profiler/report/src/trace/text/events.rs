@@ -1,8 +1,8 @@
 //! How often something happened over time: a graph, and what happened in its gaps.
 
-use glass_profile::format::{count, duration};
-use glass_profile::names::printable;
-use glass_profile::trace::model::Trace;
+use glass_profiler_core::format::{count, duration};
+use glass_profiler_core::names::printable;
+use glass_profiler_core::trace::model::Trace;
 
 use super::graph;
 use crate::trace::label::moment;

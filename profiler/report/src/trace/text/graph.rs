@@ -1,6 +1,6 @@
 //! A series as a graph of characters: how many so far, with the gaps marked, and how many in each slice.
 
-use glass_profile::trace::model::Trace;
+use glass_profiler_core::trace::model::Trace;
 
 use crate::trace::label::duration;
 use crate::trace::over_time::{Gap, Series};

@@ -12,7 +12,7 @@ pub use calls::HIDDEN_DEFAULT;
 pub use path::dominating_wait;
 pub use summary::summary;
 
-use glass_profile::trace::model::Trace;
+use glass_profiler_core::trace::model::Trace;
 
 use crate::trace::sheets;
 
@@ -86,7 +86,7 @@ pub fn text(trace: &Trace, view: View, settings: &Settings) -> Result<String, St
 
 /// A sheet below a line that counts what it is about.
 fn headed(sheet: &sheets::Sheet, number: usize) -> String {
-    format!("{}: {}\n{}", sheet.name, glass_profile::format::count(number as u64), sheet.lines())
+    format!("{}: {}\n{}", sheet.name, glass_profiler_core::format::count(number as u64), sheet.lines())
 }
 
 fn tasks(trace: &Trace) -> String {

@@ -1,13 +1,13 @@
 //! The critical path of one span, and of all spans of a name.
 
-use glass_profile::trace::model::Trace;
-use glass_profile::trace::path::{Index, Part, Path, Share, Summary, Topic, What, spans_by_duration, summarise};
+use glass_profiler_core::trace::model::Trace;
+use glass_profiler_core::trace::path::{Index, Part, Path, Share, Summary, Topic, What, spans_by_duration, summarise};
 
 use super::Settings;
 use crate::trace::label::{self, duration};
 use crate::trace::table::{Table, wrap};
-use glass_profile::format::{count, percent};
-use glass_profile::names::printable;
+use glass_profiler_core::format::{count, percent};
+use glass_profiler_core::names::printable;
 
 /// Spans of a name whose paths are put together; of more, as many spread over all durations.
 const SPANS_MAX: usize = 1_000;
@@ -182,7 +182,7 @@ fn fields(trace: &Trace, span: u32) -> String {
         .iter()
         .take(4)
         .map(|(name, value)| {
-            format!("{}={}", printable(trace.name(*name)), printable(&glass_profile::words::value(value)))
+            format!("{}={}", printable(trace.name(*name)), printable(&glass_profiler_core::words::value(value)))
         })
         .collect();
     if fields.is_empty() { String::new() } else { format!(" ({})", fields.join(", ")) }

@@ -1,14 +1,14 @@
 //! What is in a trace, in one screen or two.
 
-use glass_profile::trace::model::Trace;
+use glass_profiler_core::trace::model::Trace;
 
 use super::headed;
 use super::path::dominating_wait;
 use crate::trace::label::duration;
 use crate::trace::table::wrap;
 use crate::trace::{figures, sheets};
-use glass_profile::format::count;
-use glass_profile::names::printable;
+use glass_profiler_core::format::count;
+use glass_profiler_core::names::printable;
 
 /// Names of spans that get a paragraph of their own.
 const PARAGRAPHS_MAX: usize = 3;

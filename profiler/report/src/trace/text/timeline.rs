@@ -1,11 +1,11 @@
 //! Cores, tasks and devices over time, as tracks of characters.
 
-use glass_profile::trace::model::Trace;
+use glass_profiler_core::trace::model::Trace;
 
 use crate::trace::figures::split;
 use crate::trace::label::duration;
-use glass_profile::format::{count, cut_end, pad};
-use glass_profile::names::printable;
+use glass_profiler_core::format::{count, cut_end, pad};
+use glass_profiler_core::names::printable;
 
 /// Characters of a track, and of its name.
 const SLICES: usize = 72;

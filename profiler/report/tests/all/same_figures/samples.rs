@@ -3,7 +3,7 @@
 use super::printed::in_one_line;
 use crate::support::browser::Browser;
 use crate::support::profiles::service;
-use glass_profile::model::{Profile, Sample, State};
+use glass_profiler_core::model::{Profile, Sample, State};
 use serde_json::Value;
 use unicode_width::UnicodeWidthChar;
 
@@ -34,8 +34,8 @@ fn section<'a>(text: &'a str, title: &str) -> Vec<&'a str> {
 #[test]
 fn head_and_overhead_are_the_same() {
     let profile = profile();
-    let Some(mut browser) = Browser::open(&glass_report::html(&profile)) else { return };
-    let text = glass_report::text(&profile, 10);
+    let Some(mut browser) = Browser::open(&glass_profiler_report::html(&profile)) else { return };
+    let text = glass_profiler_report::text(&profile, 10);
     let head: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).collect();
     assert_eq!(browser.text("h1"), head[0]);
     assert_eq!(
@@ -62,8 +62,8 @@ fn head_and_overhead_are_the_same() {
 #[test]
 fn shares_of_tracks_are_the_same() {
     let profile = profile();
-    let Some(mut browser) = Browser::open(&glass_report::html(&profile)) else { return };
-    let text = glass_report::text(&profile, 10);
+    let Some(mut browser) = Browser::open(&glass_profiler_report::html(&profile)) else { return };
+    let text = glass_profiler_report::text(&profile, 10);
     let mut rows: Vec<Vec<&str>> = Vec::new();
     for line in section(&text, "Tracks") {
         // States that are rare stand on a line of their own where there is no room for them.
@@ -140,8 +140,8 @@ fn figures(line: &str) -> ([String; 4], &str) {
 #[test]
 fn every_function_has_the_same_figures() {
     let profile = profile();
-    let Some(mut browser) = Browser::open(&glass_report::html(&profile)) else { return };
-    let text = glass_report::text(&profile, usize::MAX);
+    let Some(mut browser) = Browser::open(&glass_profiler_report::html(&profile)) else { return };
+    let text = glass_profiler_report::text(&profile, usize::MAX);
     let head = text.lines().find(|line| line.starts_with("Hottest functions")).expect("a table");
     browser.click("#functions-tab");
     // "Hottest functions by self: 25 of 354; 100 % = 1,669 running samples"
@@ -175,8 +175,8 @@ fn every_function_has_the_same_figures() {
 #[test]
 fn every_node_of_the_call_tree_has_the_same_shares() {
     let profile = profile();
-    let Some(mut browser) = Browser::open(&glass_report::html(&profile)) else { return };
-    let text = glass_report::text_with_tree(&profile, 1, SHARE_MIN);
+    let Some(mut browser) = Browser::open(&glass_profiler_report::html(&profile)) else { return };
+    let text = glass_profiler_report::text_with_tree(&profile, 1, SHARE_MIN);
     // All that is large enough is opened, and what has no place yet is brought in.
     let open = format!(
         "(() => {{ const share = (row) => parseFloat(row.querySelector('.share').textContent); \

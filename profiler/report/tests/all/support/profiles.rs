@@ -1,7 +1,7 @@
 //! Synthetic profiles that look like real ones: a service in a VM under load, with hostile names. And the comparison
 //! of what is made of them with files that a person has read.
 
-use glass_profile::model::{Cost, Distribution, Frame, Origin, Profile, Sample, Stack, StackEnd, State, Track};
+use glass_profiler_core::model::{Cost, Distribution, Frame, Origin, Profile, Sample, Stack, StackEnd, State, Track};
 
 /// Numbers that are the same in every run (xorshift, Marsaglia 2003).
 pub struct Dice(u64);

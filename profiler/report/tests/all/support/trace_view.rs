@@ -1,7 +1,7 @@
 //! The view of a trace in a browser: where its tracks are, and what is in sight.
 
-use glass_profile::model::Profile;
-use glass_profile::trace::model::Trace;
+use glass_profiler_core::model::Profile;
+use glass_profiler_core::trace::model::Trace;
 
 use super::browser::Browser;
 
@@ -10,7 +10,7 @@ pub const NAMES_PX: f64 = 210.0;
 pub const AXIS_PX: f64 = 56.0;
 
 pub fn open(trace: &Trace) -> Option<Browser> {
-    let mut browser = Browser::open(&glass_report::trace_html(&Profile::default(), trace))?;
+    let mut browser = Browser::open(&glass_profiler_report::trace_html(&Profile::default(), trace))?;
     ready(&mut browser);
     Some(browser)
 }

@@ -1,6 +1,6 @@
 //! Small traces made by hand.
 
-use glass_profile::trace::model::*;
+use glass_profiler_core::trace::model::*;
 
 /// A millisecond of two tasks on a core: "reader" (7) waits from 100 to 600 us for a request to "disk 0" of 120 to 560 us, "writer"
 /// (8) runs in between and waits from 700 us on for a timer. A message lies at 300 us, a counter steps.

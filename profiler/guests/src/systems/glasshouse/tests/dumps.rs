@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use glass_profile::event::Event;
-use glass_profile::trace::raw::RawTrace;
+use glass_profiler_core::event::Event;
+use glass_profiler_core::trace::raw::RawTrace;
 
 use super::super::dump::open_dump;
 use super::{AREA_ADDRESS, Fake, numbers};
