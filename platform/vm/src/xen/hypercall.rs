@@ -3,8 +3,7 @@
 //! The instruction is that of the processor's maker (`vmcall` of Intel, `vmmcall` of AMD), which is what the page of Xen's own
 //! code contains: Xen fills such a page on request, but it would need memory that is executable and not part of the image.
 
-use crate::arch::ports::cpuid;
-use core::arch::asm;
+use crate::arch::ports::{call_hypervisor, cpuid};
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -75,13 +74,10 @@ pub fn is_domain() -> bool {
 /// `argument` must be the structure of this operation, and what the operation does must leave the running code its memory.
 pub unsafe fn operate<T>(number: Number, operation: u32, argument: &mut T) -> Result<i64, Refused> {
     assert!(is_domain(), "hypercalls are for domains of Xen");
-    let mut result = number as u64;
-    // SAFETY: boot.s preserves every register but those listed, which Xen may change; the caller answers for the operation.
-    unsafe {
-        asm!("int 4", inout("r8") SERVICE.load(Ordering::Relaxed) => _, inout("rax") result,
-            inout("rdi") u64::from(operation) => _, inout("rsi") core::ptr::from_mut(argument) => _,
-            inout("rdx") 1_u64 => _, out("r10") _, out("r9") _);
-    }
+    let service = SERVICE.load(Ordering::Relaxed);
+    // SAFETY: the caller answers for the operation.
+    let result =
+        unsafe { call_hypervisor(service, number as u64, operation.into(), core::ptr::from_mut(argument).cast()) };
     match result.cast_signed() {
         result if result < 0 => Err(Refused { number, operation, result }),
         result => Ok(result),

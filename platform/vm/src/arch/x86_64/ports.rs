@@ -107,3 +107,17 @@ pub fn write_port_bytes(port: u16, bytes: &[u8]) {
             options(readonly, nostack, preserves_flags));
     }
 }
+
+/// Makes hypercall `number` with the arguments `operation`, `argument` and 1, by a service of boot.s; returns the result.
+///
+/// # Safety
+/// `service` must be one that makes hypercalls, and what the hypervisor does with `argument` must leave the running code its memory.
+pub unsafe fn call_hypervisor(service: u64, number: u64, operation: u64, argument: *mut u8) -> u64 {
+    let mut result = number;
+    // SAFETY: boot.s preserves every register but those listed, which the hypervisor may change; the caller answers for the operation.
+    unsafe {
+        asm!("int 4", inout("r8") service => _, inout("rax") result, inout("rdi") operation => _, inout("rsi") argument => _,
+            inout("rdx") 1_u64 => _, out("r10") _, out("r9") _);
+    }
+    result
+}
