@@ -1,4 +1,4 @@
-//! What is not x86-64's compiles for AArch64: the workspace is checked for it, by the one installed toolchain and a standard library that is built
+//! What is not x86-64's compiles for AArch64: the workspace is checked for it, with its tests, by the one installed toolchain and a standard library that is built
 //! from its sources, which Debian's backports have in the same version.
 
 use crate::run;
@@ -23,7 +23,8 @@ pub fn check() -> Result<String> {
         Err(error) if std::env::var_os(CI_VARIABLE).is_none() => return Ok(format!("left out: {error:#}")),
         Err(error) => return Err(error.context("cannot check for AArch64")),
     };
-    let mut command = run::cargo(&["check", "--workspace", "--target", TARGET, "-Zbuild-std=std,panic_abort"]);
+    let mut command =
+        run::cargo(&["check", "--workspace", "--all-targets", "--target", TARGET, "-Zbuild-std=std,panic_abort,test"]);
     EXCLUDED.iter().for_each(|package| {
         command.args(["--exclude", package]);
     });

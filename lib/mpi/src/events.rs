@@ -6,7 +6,7 @@ use crate::world::World;
 use glass_formats::trace::{Kind, MPI_ANY, MpiRole};
 
 impl World {
-    /// Records that the program calls `call`, a number of [`mpi_call`]; whether it did. Then [`World::call_returns`] follows.
+    /// Records that the program calls `call`, a number of [`mpi_call`](crate::trace::mpi_call); whether it did. Then [`World::call_returns`] follows.
     #[inline(always)]
     pub fn call_starts(&self, call: u16) -> bool {
         let is_on = self.trace.is_on();

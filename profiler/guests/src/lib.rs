@@ -10,7 +10,7 @@
 //! Below them are [`files`] of this machine, texts of [`proc`], registers by architecture (`arch`) and system calls (`sys`).
 //!
 //! A source delivers [`Event`]s in order of time. One that has to stop its guest for a sample
-//! implements [`Guest`] and is driven by [`paced::Paced`]; one whose samples come from the kernel
+//! implements [`Guest`] and is driven by [`backends::paced::Paced`]; one whose samples come from the kernel
 //! implements [`Source`] itself.
 #![deny(unsafe_code)]
 

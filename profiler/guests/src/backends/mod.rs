@@ -2,7 +2,7 @@
 //!
 //! May use every other floor: [`find`](crate::find), [`files`](crate::files), [`memory`](crate::memory), [`systems`](crate::systems).
 
-pub mod access;
+pub(crate) mod access;
 pub mod choose;
 pub mod file;
 pub mod gdbstub;

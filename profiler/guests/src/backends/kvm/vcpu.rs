@@ -304,7 +304,8 @@ impl Drop for Thread {
     }
 }
 
-#[cfg(test)]
+// Of the registers of x86-64.
+#[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
 
