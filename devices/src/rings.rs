@@ -132,7 +132,7 @@ impl Ring {
     /// Raises an interrupt.
     pub(crate) fn interrupt(&self) {
         if let Some(call) = &self.call {
-            // An error: it has so many that the guest has not seen any of them.
+            // It fails only if the counter is full: then the guest has not taken 2^64 interrupts, and one more changes nothing.
             let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
         }
     }
@@ -186,8 +186,8 @@ impl Ring {
         None
     }
 
-    /// The next buffer, whose pieces are appended to `pieces`; they live as long as `memory`. One that is not what the guest may offer has no
-    /// pieces.
+    /// The next buffer, whose pieces are appended to `pieces`; they live as long as `memory`. A buffer that violates the specification has no
+    /// pieces, and is counted.
     pub(crate) fn next_buffer(
         &mut self,
         memory: &GuestMemoryMmap,
@@ -218,7 +218,7 @@ impl Ring {
     }
 
     /// The first descriptor of the next request, whose pieces replace those in `read` (by the device) and `written`; they live as long as
-    /// `memory`. One that is not what the guest may offer has none.
+    /// `memory`. A request that violates the specification has none.
     pub(crate) fn next_request(
         &mut self,
         memory: &GuestMemoryMmap,

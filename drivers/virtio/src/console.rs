@@ -173,7 +173,7 @@ impl<T: Transport, D: Dma> Driver for Console<T, D> {
         self.session.acknowledge(queues.into_iter().any(Queue::explains_interrupt));
     }
 
-    /// Why the console is not used any more, if that is so.
+    /// The violation that ended the use of the console; `None` while it is used.
     fn violation(&self) -> Option<Violation> {
         self.port.output.queue.violation().or(self.port.input.queue.violation())
     }

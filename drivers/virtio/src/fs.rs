@@ -357,7 +357,7 @@ impl<T: Transport, D: Dma> Fs<T, D> {
         self.session.acknowledge(self.card.queue.explains_interrupt());
     }
 
-    /// Why the device is not used any more, if that is so.
+    /// The violation that ended the use of the device; `None` while it is used.
     pub fn violation(&self) -> Option<Violation> {
         self.card.queue.violation().or(self.card.forgets.violation())
     }

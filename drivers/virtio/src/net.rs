@@ -270,7 +270,7 @@ impl<T: Transport, D: Dma> Driver for Net<T, D> {
         self.session.acknowledge(receiver.queue.explains_interrupt() || transmitter.queue.explains_interrupt());
     }
 
-    /// Why the card is not used any more, if that is so.
+    /// The violation that ended the use of the card; `None` while it is used.
     fn violation(&self) -> Option<Violation> {
         self.card.receiver.queue.violation().or(self.card.transmitter.queue.violation())
     }

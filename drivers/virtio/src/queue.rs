@@ -198,7 +198,7 @@ impl Queue {
         Token(self.free_first & (self.size - 1))
     }
 
-    /// Why the queue is not used any more, if that is so.
+    /// The violation that ended the use of the queue; `None` while it is used.
     pub fn violation(&self) -> Option<Violation> {
         self.violation
     }

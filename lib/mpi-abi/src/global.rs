@@ -85,7 +85,7 @@ pub fn world() -> Result<&'static mut World, Error> {
 pub struct Call(u16);
 
 impl Call {
-    /// It starts, if it is one that is traced, which is not 0.
+    /// Records its start; `number` is that of [`mpi_call`](glass_lib_mpi::trace::mpi_call), 0 for a function that is not traced.
     #[inline(always)]
     pub fn start(number: u16) -> Call {
         let is_on = number != 0 && world().is_ok_and(|world| world.call_starts(number));

@@ -67,7 +67,7 @@ pub(crate) enum Reply {
     Complete,
     /// It ends it.
     Reset,
-    /// It is no answer to what we have sent.
+    /// It acknowledges nothing that we have sent.
     Wrong,
 }
 

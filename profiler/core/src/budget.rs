@@ -160,7 +160,7 @@ impl Account {
         Budget::default().account()
     }
 
-    /// Why nothing more is read of the file, if that is so.
+    /// The limit that ended the reading of the file; `None` before.
     pub fn over(&self) -> Option<Over> {
         self.0.over.get().copied()
     }

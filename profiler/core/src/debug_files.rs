@@ -155,34 +155,18 @@ fn paths(path: &str, build_id: &[u8], link: Option<&str>) -> Vec<String> {
 
 /// The checksum of `.gnu_debuglink`: that of zlib and Ethernet. `None` if the file cannot be read.
 fn crc32(file: &dyn ReadAt, account: &Account) -> Option<u32> {
-    const POLYNOMIAL: u32 = 0xedb8_8320;
-    const TABLE: [u32; 256] = {
-        let mut table = [0; 256];
-        let mut byte = 0;
-        while byte < 256 {
-            let mut rest = byte as u32;
-            let mut bit = 0;
-            while bit < 8 {
-                rest = if rest & 1 == 1 { rest >> 1 ^ POLYNOMIAL } else { rest >> 1 };
-                bit += 1;
-            }
-            table[byte] = rest;
-            byte += 1;
-        }
-        table
-    };
     let mut chunk = vec![0; CHECKED_BYTES];
-    let (mut sum, mut offset) = (!0, 0);
+    let (mut sum, mut offset) = (crc32fast::Hasher::new(), 0);
     account.work(file.bytes() / CHECKED_PER_UNIT).ok()?;
     while offset < file.bytes() {
         let count = CHECKED_BYTES.min(usize::try_from(file.bytes() - offset).unwrap_or(CHECKED_BYTES));
         if !file.read_at(offset, &mut chunk[..count]) {
             return None;
         }
-        sum = chunk[..count].iter().fold(sum, |sum, byte| TABLE[((sum ^ u32::from(*byte)) & 0xff) as usize] ^ sum >> 8);
+        sum.update(&chunk[..count]);
         offset += count as u64;
     }
-    Some(!sum)
+    Some(sum.finalize())
 }
 
 #[cfg(test)]
