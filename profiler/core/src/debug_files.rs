@@ -86,7 +86,8 @@ fn shared_part(
     process: Option<ProcessKey>,
     files: &mut dyn FileSource,
 ) -> Option<Box<dyn ReadAt>> {
-    if shared.is_empty() || build_id.len() < BUILD_ID_BYTES_MIN {
+    let is_no_id = build_id.len() < BUILD_ID_BYTES_MIN || build_id.iter().all(|byte| *byte == 0);
+    if shared.is_empty() || is_no_id {
         return None;
     }
     let by_path = match (shared.starts_with('/'), path.rsplit_once('/')) {

@@ -301,6 +301,11 @@ pub(crate) fn parse_elf<'a>(parts: &'a Parts<'a>) -> Result<Elf<'a>, ImageError>
     Ok(file)
 }
 
+/// The GNU build id; `None` if there is none that identifies a file: some linkers write zeros.
+pub(crate) fn build_id(file: &Elf<'_>) -> Result<Option<Vec<u8>>, ImageError> {
+    Ok(file.build_id()?.filter(|id| id.iter().any(|byte| *byte != 0)).map(<[u8]>::to_vec))
+}
+
 /// The bytes of a section, decompressed if it is compressed. The account holds them from now on. `None` if there is none, if
 /// it is not all in the file, or if it is too much.
 pub(crate) fn section_bytes(parts: &Parts<'_>, file: &Elf<'_>, name: &str) -> Option<Arc<[u8]>> {

@@ -10,7 +10,7 @@ use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SectionKind};
 use crate::arch::x86_64::orc::OrcTable;
 use crate::arch::x86_64::tables::Tables;
 use crate::budget::Account;
-use crate::elf::{Elf, ImageError, Parts, ReadAt, parse_elf, section_bytes};
+use crate::elf::{Elf, ImageError, Parts, ReadAt, build_id, parse_elf, section_bytes};
 use crate::map::SymbolMap;
 use crate::metered::Metered;
 use crate::relocatable::{self, Layout};
@@ -157,8 +157,7 @@ impl Image {
             });
         }
         segments.sort_by_key(|segment| segment.address);
-        // An empty one distinguishes nothing.
-        let build_id = file.build_id()?.filter(|id| !id.is_empty()).map(<[u8]>::to_vec);
+        let build_id = build_id(&file)?;
         let build_id_address = file.section_by_name(".note.gnu.build-id").and_then(|section| {
             let loaded = matches!(section.flags(), object::SectionFlags::Elf { sh_flags, .. }
                 if sh_flags.contains(object::elf::SHF_ALLOC));
@@ -204,7 +203,7 @@ impl Image {
         let address =
             |symbol: object::Symbol<'_, '_, _>| Some((symbol.name().ok()?.to_owned(), layout.address(&symbol)?));
         let symbols = kept.filter_map(address).collect();
-        let build_id = file.build_id()?.filter(|id| !id.is_empty()).map(<[u8]>::to_vec);
+        let build_id = build_id(file)?;
         let map = SymbolMap::default();
         let orc = relocatable::orc(file, layout).map(Arc::new);
         Ok(Image { build_id, symbols, ..Image::of_map(&map, 0..layout.bytes(), orc) })

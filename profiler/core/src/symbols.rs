@@ -1,15 +1,15 @@
 //! From an address to functions, files and lines, with the calls that the compiler inlined.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 use gimli::{Reader as _, Section as _};
-use object::{Object, ObjectSection, ObjectSymbol};
+use object::{Object, ObjectSection, ObjectSymbol, ObjectSymbolTable};
 
 use crate::budget::{Account, Over};
 use crate::elf::ImageError;
-use crate::elf::{Elf, Parts, ReadAt, is_elf, parse_elf, read_whole, section_bytes, sections_bytes};
+use crate::elf::{Elf, Parts, ReadAt, build_id, is_elf, parse_elf, read_whole, section_bytes, sections_bytes};
 use crate::map::SymbolMap;
 use crate::metered::Metered;
 use crate::relocatable::Layout;
@@ -40,6 +40,8 @@ const SECTIONS: [gimli::SectionId; 11] = [
 ];
 /// The most attributes of an abbreviation that have no bytes in an entry. Compilers need up to twelve.
 const EMPTY_ATTRIBUTES_MAX: u32 = 32;
+/// The most symbols within one function: only a damaged file has more.
+const ENCLOSED_MAX: usize = 4096;
 /// The most frames that one address stands for; deeper inlining is cut at the outer end.
 pub const INLINE_DEPTH_MAX: usize = 32;
 
@@ -59,6 +61,18 @@ struct Symbol {
     start: u64,
     end: u64,
     name: String,
+    /// Which of several names of one function a program's author means: the smallest.
+    rank: (Binding, usize),
+}
+
+/// How a name binds: a library's public name is global, what it stands for may be weak or local.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Binding {
+    Global,
+    Weak,
+    Local,
+    /// Not in a table of symbols: a program whose only names are those of stubs is a stripped one.
+    Stub,
 }
 
 /// Finds the file with the part of debug information that several programs share, by the path (absolute, or relative to the
@@ -73,6 +87,8 @@ pub struct Symbols {
     pub has_lines: bool,
     context: Option<addr2line::Context<Reader>>,
     table: Vec<Symbol>,
+    /// The largest end of the symbols up to each.
+    ends: Vec<u64>,
     map: Option<Arc<SymbolMap>>,
     bytes: usize,
     /// `None` of what is held elsewhere.
@@ -115,7 +131,7 @@ impl Symbols {
             && file.section_by_name(".debug_info").is_some_and(|section| section.size() > 0);
         // First, since it is small and remains if the rest is too much.
         let table = symbol_table(&file, &account).map_err(ImageError::TooMuch)?;
-        let build_id = file.build_id()?.map(<[u8]>::to_vec);
+        let build_id = build_id(&file)?;
         let mut bytes = table.iter().map(|symbol| size_of::<Symbol>() + symbol.name.len()).sum::<usize>();
         let fits = account.fits(sections_bytes(&file, SECTIONS.iter().map(|section| section.name())));
         let (context, without_debug) = match (has_debug, fits) {
@@ -126,12 +142,28 @@ impl Symbols {
                 Err(over) => (None, Some(over)),
             },
         };
+        let is_stripped = table.iter().all(|symbol| symbol.rank.0 == Binding::Stub);
         match without_debug {
-            Some(over) if table.is_empty() => return Err(ImageError::TooMuch(over)),
-            None if table.is_empty() && context.is_none() => return Err(parts.error(ImageError::Stripped)),
+            Some(over) if is_stripped => return Err(ImageError::TooMuch(over)),
+            None if is_stripped && context.is_none() => return Err(parts.error(ImageError::Stripped)),
             _ => {}
         }
-        Ok(Symbols { build_id, has_lines, context, table, map: None, bytes, account: Some(account), without_debug })
+        let ends = table.iter().scan(0, |end, symbol| {
+            *end = symbol.end.max(*end);
+            Some(*end)
+        });
+        let ends = ends.collect();
+        Ok(Symbols {
+            build_id,
+            has_lines,
+            context,
+            table,
+            ends,
+            map: None,
+            bytes,
+            account: Some(account),
+            without_debug,
+        })
     }
 
     /// Why names are missing that the file may have: reading them was too much, when the file was read or when an address was
@@ -165,6 +197,7 @@ impl Symbols {
             has_lines: false,
             context: None,
             table: Vec::new(),
+            ends: Vec::new(),
             map: Some(map),
             bytes: 0,
             account: None,
@@ -242,7 +275,9 @@ impl Symbols {
 
     fn symbol(&self, address: u64) -> Option<&Symbol> {
         let after = self.table.partition_point(|symbol| symbol.start <= address);
-        self.table[..after].last().filter(|symbol| address < symbol.end)
+        // A function may have an entry with a name and a size of its own: behind the end of that the code is the function's again.
+        let enclosing = (0..after).rev().take(ENCLOSED_MAX).take_while(|index| self.ends[*index] > address);
+        enclosing.map(|index| &self.table[index]).find(|symbol| address < symbol.end)
     }
 }
 
@@ -375,14 +410,23 @@ fn symbol_table(file: &Elf<'_>, account: &Account) -> Result<Vec<Symbol>, Over> 
         let is_function = matches!(symbol.kind(), object::SymbolKind::Text | object::SymbolKind::Unknown);
         let start = layout.as_ref().map_or(Some(symbol.address()), |layout| layout.address(&symbol));
         let Some(start) = start.filter(|start| is_function && section_of(*start).is_some()) else { continue };
-        let name = symbol.name().unwrap_or("");
+        // A name need not be UTF-8.
+        let name = String::from_utf8_lossy(symbol.name_bytes().unwrap_or_default());
         if !name.is_empty() {
             account.hold((size_of::<Symbol>() + name.len().next_multiple_of(16)) as u64)?;
-            table.push(Symbol { start, end: start.saturating_add(symbol.size()), name: name.to_owned() });
+            let binding = match (symbol.is_weak(), symbol.is_local()) {
+                (true, _) => Binding::Weak,
+                (false, true) => Binding::Local,
+                (false, false) => Binding::Global,
+            };
+            let underscores = name.len() - name.trim_start_matches('_').len();
+            let end = start.saturating_add(symbol.size());
+            table.push(Symbol { start, end, name: name.into_owned(), rank: (binding, underscores) });
         }
     }
-    // Of several names for an address the one with a size is kept, then the first by name.
-    table.sort_by(|a, b| (a.start, b.end, &a.name).cmp(&(b.start, a.end, &b.name)));
+    table.extend(stubs(file, layout.is_none(), account)?);
+    // Of several names for an address the one with a size is kept, then by rank, then the first by name.
+    table.sort_by(|a, b| (a.start, b.end, a.rank, &a.name).cmp(&(b.start, a.end, b.rank, &b.name)));
     table.dedup_by_key(|symbol| symbol.start);
     for index in 0..table.len() {
         if table[index].end == table[index].start {
@@ -393,6 +437,49 @@ fn symbol_table(file: &Elf<'_>, account: &Account) -> Result<Vec<Symbol>, Over> 
         }
     }
     Ok(table)
+}
+
+/// The stubs by which a program calls functions of libraries (System V ABI, AMD64 supplement, 5.2): each jumps through a word that the
+/// dynamic linker fills, and the relocation of that word names the function.
+fn stubs(file: &Elf<'_>, is_linked: bool, account: &Account) -> Result<Vec<Symbol>, Over> {
+    /// With the size of their entries, in bytes.
+    const SECTIONS: [(&str, u64); 3] = [(".plt.sec", 16), (".plt", 16), (".plt.got", 8)];
+    /// `jmp *offset(%rip)`, and the bytes of its offset.
+    const JUMP: [u8; 2] = [0xff, 0x25];
+    let Some(relocations) = file.dynamic_relocations().filter(|_| is_linked) else { return Ok(Vec::new()) };
+    let of_symbol = relocations.filter_map(|(address, relocation)| match relocation.target() {
+        object::RelocationTarget::Symbol(index) => Some((address, index)),
+        _ => None,
+    });
+    let mut names: HashMap<u64, object::SymbolIndex> = HashMap::new();
+    for (address, index) in of_symbol {
+        account.hold(size_of::<(u64, object::SymbolIndex)>() as u64 * 2)?;
+        names.insert(address, index);
+    }
+    let Some(dynamic) = file.dynamic_symbol_table() else { return Ok(Vec::new()) };
+    let mut found = Vec::new();
+    for (section, entry_bytes) in SECTIONS {
+        let Some(section) = file.section_by_name(section) else { continue };
+        let Ok(code) = section.data() else { continue };
+        for at in (0..code.len()).filter(|at| code[*at..].starts_with(&JUMP)) {
+            let Some(offset) = code[at + JUMP.len()..].first_chunk().map(|bytes| i32::from_le_bytes(*bytes)) else {
+                break;
+            };
+            let next = section.address().wrapping_add((at + JUMP.len() + size_of::<i32>()) as u64);
+            let Some(index) = names.get(&next.wrapping_add_signed(offset.into())) else { continue };
+            let Ok(name) = dynamic.symbol_by_index(*index).and_then(|symbol| symbol.name_bytes()) else { continue };
+            if name.is_empty() {
+                continue;
+            }
+            // The jump is in the first half of its entry, at most behind a landing (`endbr64`) and a prefix.
+            let start = section.address().wrapping_add(at as u64 / 8 * 8);
+            let end = next.checked_next_multiple_of(entry_bytes).unwrap_or(next);
+            let name = format!("{}@plt", String::from_utf8_lossy(name));
+            account.hold((size_of::<Symbol>() + name.len().next_multiple_of(16)) as u64)?;
+            found.push(Symbol { start, end, name, rank: (Binding::Stub, 0) });
+        }
+    }
+    Ok(found)
 }
 
 /// A text that ends where it is too long.

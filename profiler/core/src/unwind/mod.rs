@@ -84,14 +84,23 @@ pub struct UnwindCache {
 
 impl AddressSpace {
     /// Adds an image at `range`, `bias` above the addresses it was linked for. It replaces what was
-    /// mapped there before. `image_index` is what [`CallAddress::image`] will say.
+    /// mapped there before: what is beside it stays, as the kernel has it. `image_index` is what [`CallAddress::image`] will be.
     pub fn add(&mut self, range: Range<u64>, bias: u64, image_index: u32, image: Arc<Image>) {
         if range.is_empty() {
             return;
         }
         let range = self.joined(range, bias, image_index);
-        let overlaps = |other: &Range<u64>| other.start < range.end && range.start < other.end;
-        self.placed.retain(|placed| !overlaps(&placed.range));
+        let mut beside = Vec::new();
+        self.placed.retain(|placed| {
+            let is_covered = placed.range.start < range.end && range.start < placed.range.end;
+            if is_covered {
+                let parts = [placed.range.start..range.start, range.end..placed.range.end];
+                let parts = parts.into_iter().filter(|part| part.start < part.end);
+                beside.extend(parts.map(|part| Placed { range: part, ..placed.clone() }));
+            }
+            !is_covered
+        });
+        self.placed.append(&mut beside);
         self.placed.push(Placed { range, bias, image_index, image });
         self.placed.sort_by_key(|placed| placed.range.start);
     }

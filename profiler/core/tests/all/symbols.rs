@@ -40,6 +40,77 @@ fn inlined_calls_with_their_lines() {
     assert_eq!(symbols.locate(u64::MAX), []);
 }
 
+/// A program whose names are those of `names.c`, linked with `flags`.
+fn names(folder: &Folder, flags: &[&str]) -> Option<(Symbols, Vec<u8>)> {
+    let program = compile(folder, "names.c", &[&["-O1", "-fno-builtin"], flags].concat())?;
+    let bytes = std::fs::read(program).unwrap();
+    Some((Symbols::parse(&bytes).unwrap(), bytes))
+}
+
+fn name(symbols: &Symbols, address: u64) -> String {
+    symbols.locate(address).pop().map_or_else(String::new, |location| location.function)
+}
+
+/// A local, internal name was shown, since it was the first of the alphabet (2026-11-25).
+#[test]
+fn of_several_names_the_public_one_is_shown() {
+    let folder = Folder::new("aliases").unwrap();
+    let Some((symbols, bytes)) = names(&folder, &[]) else { return };
+    assert_eq!(name(&symbols, symbol(&bytes, "__impl_v2").start), "work");
+}
+
+/// The code behind an entry with a size of its own had no name (2026-11-25).
+#[test]
+fn behind_an_entry_within_a_function_the_code_is_the_function_s() {
+    let folder = Folder::new("nested").unwrap();
+    let Some((symbols, bytes)) = names(&folder, &[]) else { return };
+    let (outer, fast) = (symbol(&bytes, "outer"), symbol(&bytes, "outer_fast"));
+    assert_eq!(name(&symbols, outer.start), "outer");
+    assert_eq!(name(&symbols, fast.start), "outer_fast");
+    assert!(fast.end < outer.end);
+    assert_eq!(name(&symbols, fast.end), "outer_rest", "a label of its own");
+    let without = Command::new("strip").args(["-N", "outer_rest"]).arg(folder.file("program")).status();
+    if !without.is_ok_and(|status| status.success()) {
+        return skip("there is no strip");
+    }
+    let symbols = Symbols::parse(&std::fs::read(folder.file("program")).unwrap()).unwrap();
+    assert_eq!(name(&symbols, fast.end), "outer");
+}
+
+/// The stubs by which a program calls libraries were addresses (2026-11-25).
+#[test]
+fn stubs_of_calls_to_libraries_have_names() {
+    let folder = Folder::new("stubs").unwrap();
+    for flags in
+        [&["-fcf-protection"][..], &["-Wl,-z,lazy"], &["-Wl,-z,now"], &["-Wl,-z,now", "-Wl,-z,ibtplt"], &["-no-pie"]]
+    {
+        let Some((symbols, bytes)) = names(&folder, flags) else { return };
+        let file = object::File::parse(&*bytes).unwrap();
+        let stubs: Vec<String> = [".plt.sec", ".plt", ".plt.got"]
+            .into_iter()
+            .filter_map(|section| file.section_by_name(section))
+            .flat_map(|section| section.address()..section.address() + section.size())
+            .map(|address| name(&symbols, address))
+            .collect();
+        for stub in ["labs@plt", "strtol@plt"] {
+            assert!(stubs.iter().any(|found| found == stub), "{flags:?}: {stubs:?}");
+        }
+    }
+}
+
+/// Programs with a build id of zeros had the names of any other program with one (2026-11-25).
+#[test]
+fn a_build_id_of_zeros_identifies_nothing() {
+    let folder = Folder::new("zeros").unwrap();
+    let Some((symbols, bytes)) = names(&folder, &["-Wl,--build-id=0x0000000000000000000000000000000000000000"]) else {
+        return;
+    };
+    assert_eq!(symbols.build_id, None);
+    assert_eq!(Image::parse(&bytes, &[]).unwrap().build_id, None);
+    let other = names(&folder, &["-Wl,--build-id=0x0000000000000000000000000000000000000001"]).unwrap();
+    assert!(other.0.build_id.is_some());
+}
+
 /// A program, and how many bytes of it were read.
 struct Counted(Vec<u8>, AtomicU64);
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::common::{compile, unwind, unwind_with};
 use glass_profiler_core::arch::x86_64::Registers;
 use glass_profiler_core::image::Image;
+use glass_profiler_core::map::SymbolMap;
 use glass_profiler_core::model::StackEnd;
 use glass_profiler_core::symbols::Symbols;
 use glass_profiler_core::unwind::{AddressSpace, CallChain, DEPTH_MAX, UnwindCache};
@@ -208,4 +209,22 @@ fn a_chain_in_a_circle_and_wild_registers_end() {
             unwind(&snapshot.space, registers, &stack);
         }
     }
+}
+
+/// One page of a program was mapped again, and the whole program lost its names and callers (2026-11-25).
+#[test]
+fn a_mapping_over_a_part_of_another_leaves_what_is_beside_it() {
+    let image = Arc::new(Image::of_map(&SymbolMap::default(), 0..0x10_000, None));
+    let mut space = AddressSpace::default();
+    space.add(0x40_0000..0x40_8000, 0x40_0000, 1, image.clone());
+    space.add(0x40_3000..0x40_4000, 0, 2, image.clone());
+    let at = |space: &AddressSpace, address| (space.at(address).image, space.at(address).address);
+    assert_eq!(at(&space, 0x40_2fff), (Some(1), 0x2fff));
+    assert_eq!(at(&space, 0x40_3000), (Some(2), 0x40_3000));
+    assert_eq!(at(&space, 0x40_4000), (Some(1), 0x4000));
+    // Over the end of one and the start of another.
+    space.add(0x40_8000..0x40_9000, 0, 3, image.clone());
+    space.add(0x40_7000..0x40_8800, 0, 4, image);
+    let images = [0x40_6fff, 0x40_7000, 0x40_87ff, 0x40_8800, 0x40_9000].map(|address| at(&space, address).0);
+    assert_eq!(images, [Some(1), Some(4), Some(4), Some(3), None]);
 }

@@ -56,7 +56,7 @@ const FUNCTIONS: [(&str, &str); 14] = [
 /// and answers.
 ///
 /// ```
-/// use glass_profile::trace::{build, example};
+/// use glass_profiler_core::trace::{build, example};
 /// let trace = build(&example::queue(20_000, 1));
 /// assert!((20_000..21_000).contains(&trace.event_count));
 /// assert!(trace.spans.iter().any(|span| trace.name(span.name) == "upload"));
