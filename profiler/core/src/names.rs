@@ -36,7 +36,10 @@ pub fn printable(name: &str) -> String {
 ///
 /// `<a::Type as b::Trait>::f` belongs to `a`; where the type has no path of its own, as in
 /// `<&T as core::fmt::Debug>::fmt`, the trait decides.
+///
+/// The type of a C++ function's result, which is in front of its name, does not count.
 pub fn group(function: &str, image: &str) -> String {
+    let function = &function[name_start(function)..];
     let plain = function.strip_prefix('<').map_or_else(
         || first_segment(function),
         |inside| {
@@ -49,6 +52,49 @@ pub fn group(function: &str, image: &str) -> String {
         None if image.is_empty() => "unknown".to_string(),
         None => image.to_string(),
     }
+}
+
+/// Symbols of C++ operators that have an angle bracket, the longest first.
+const OPERATORS: [&str; 11] = ["<=>", "<<=", ">>=", "->*", "<<", ">>", "<=", ">=", "->", "<", ">"];
+
+/// The symbol with an angle bracket of a C++ operator whose name ends with `before`, at the start of `rest`.
+fn operator_at(before: &str, rest: &str) -> Option<&'static str> {
+    let is_operator = before
+        .strip_suffix("operator")
+        .is_some_and(|before| before.chars().next_back().is_none_or(|last| !last.is_alphanumeric() && last != '_'));
+    OPERATORS.into_iter().find(|symbol| is_operator && rest.starts_with(symbol))
+}
+
+/// Where the name of a function starts: behind its result's type, if it is one of C++ that has parameters.
+fn name_start(function: &str) -> usize {
+    let (mut depth, mut start, mut previous) = (0_usize, 0, ' ');
+    let mut rest = function.char_indices();
+    while let Some((at, c)) = rest.next() {
+        if depth == 0
+            && let Some(symbol) = operator_at(&function[..at], &function[at..])
+        {
+            // Between the symbol and its own angle brackets: `operator< <int>`.
+            let skipped = symbol.len() - 1 + usize::from(function[at + symbol.len()..].starts_with(" <"));
+            for _ in 0..skipped {
+                rest.next();
+            }
+            previous = 'o';
+            continue;
+        }
+        match c {
+            // An operator's name may have spaces: `operator bool`, `operator new[]`.
+            ' ' if depth == 0 && function[start..at].ends_with("operator") => {}
+            ' ' if depth == 0 => start = at + 1,
+            // Parameters: what follows them is no part of the name.
+            '(' if depth == 0 && !matches!(previous, ' ' | ':' | '.' | '&' | '*') => return start,
+            '<' | '(' | '[' | '{' => depth += 1,
+            '>' if previous == '-' => {}
+            '>' | ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        previous = c;
+    }
+    0
 }
 
 /// `core` of `core::fmt::write`, if the text starts with a path of at least two segments.
@@ -168,7 +214,22 @@ fn without_generics(name: &str) -> String {
     let mut depth = 0_usize;
     let mut previous = ' ';
     let mut bare = String::with_capacity(name.len());
-    for c in name.chars() {
+    let mut rest = name.char_indices();
+    while let Some((at, c)) = rest.next() {
+        if let Some(symbol) = operator_at(&name[..at], &name[at..]) {
+            if depth == 0 {
+                bare.push_str(symbol);
+            }
+            for _ in 1..symbol.len() {
+                rest.next();
+            }
+            // Between the symbol and its own angle brackets: `operator< <int>`.
+            if name[at + symbol.len()..].starts_with(" <") {
+                rest.next();
+            }
+            previous = ' ';
+            continue;
+        }
         match c {
             '<' => depth += 1,
             '>' if previous != '-' && depth == 0 => return name.to_string(),
@@ -196,6 +257,15 @@ mod tests {
             ("<impl core::future::Future for fn() -> T>::poll", "app"),
             ("alloc[8a1b]::raw_vec::finish_grow", "alloc"),
             ("std::vector<int, std::allocator<int> >::push_back(int&&)", "std"),
+            (
+                "__gnu_cxx::__normal_iterator<int*, std::vector<int> > std::__unguarded_partition<int*>(int*, int*)",
+                "std",
+            ),
+            ("void std::sort<int*>(int*, int*)", "std"),
+            ("bool std::operator< <char>(std::basic_string<char> const&, char const*)", "std"),
+            ("a::B::operator bool() const", "a"),
+            ("unsigned long (*app::choose(int))(char)", "app"),
+            ("int main::{lambda(int)#1}::operator()(int) const", "main"),
             ("memcpy", "app"),
             ("0x7f0012", "app"),
             ("<", "app"),
@@ -219,6 +289,10 @@ mod tests {
             ("core::ops::function::FnOnce<fn() -> T>::call_once", "FnOnce::call_once"),
             ("std::vector<int, std::allocator<int> >::push_back(int&&)", "vector::push_back"),
             ("operator<", "operator<"),
+            ("bool operator< <char>(char const*, std::basic_string<char> const&)", "operator<"),
+            ("std::ostream& std::operator<< <std::char_traits<char> >(std::ostream&, char const*)", "std::operator<<"),
+            ("app::Iterator<int>::operator->() const", "Iterator::operator->"),
+            ("my_operator<int>::run()", "my_operator::run"),
             ("crypto/sha256.(*Digest).Write", "crypto/sha256.(*Digest).Write"),
             ("v8::internal::(anonymous namespace)::Invoke(v8::internal::Isolate*)", "(anonymous namespace)::Invoke"),
             ("(anonymous namespace)::run(int)", "(anonymous namespace)::run"),

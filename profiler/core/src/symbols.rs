@@ -224,11 +224,13 @@ impl Symbols {
             return name.map(|function| Location { function, file: None, line: None }).into_iter().collect();
         }
         let symbol = self.symbol(address);
-        let mut locations = self.debug_frames(address);
+        let (mut locations, is_whole) = self.debug_frames(address);
         match (locations.last_mut(), symbol) {
-            // The symbol table has the linker's name of the function; debug
-            // information of a C function or of assembly may have none.
-            (Some(outermost), Some(symbol)) if outermost.function.is_empty() => {
+            // The symbol table has the linker's name of the function. Debug information of assembly may have none, and that of a local
+            // C++ function, of a lambda for example, may have the last part of it alone.
+            (Some(outermost), Some(symbol))
+                if outermost.function.is_empty() || (!is_whole && is_mangled(&symbol.name)) =>
+            {
                 outermost.function = self.demangle(&symbol.name);
             }
             (None, Some(symbol)) => {
@@ -254,15 +256,16 @@ impl Symbols {
         if is_over { name.to_owned() } else { demangle(name) }
     }
 
-    fn debug_frames(&self, address: u64) -> Vec<Location> {
-        let mut locations = Vec::new();
-        let Some(context) = &self.context else { return locations };
-        let Ok(mut frames) = context.find_frames(address).skip_all_loads() else { return locations };
+    /// What debug information has of an address, and whether the outermost function's name has its scopes.
+    fn debug_frames(&self, address: u64) -> (Vec<Location>, bool) {
+        let (mut locations, mut is_whole) = (Vec::new(), false);
+        let Some(context) = &self.context else { return (locations, is_whole) };
+        let Ok(mut frames) = context.find_frames(address).skip_all_loads() else { return (locations, is_whole) };
         while let Ok(Some(frame)) = frames.next() {
             let Some(function) = &frame.function else { continue };
-            let function = function
-                .raw_name()
-                .map_or_else(|_| String::new(), |name: std::borrow::Cow<'_, str>| self.demangle(&name));
+            let raw: std::borrow::Cow<'_, str> = function.raw_name().unwrap_or_default();
+            is_whole = is_mangled(&raw);
+            let function = self.demangle(&raw);
             let file = frame.location.as_ref().and_then(|location| location.file.map(str::to_owned));
             let line = frame.location.and_then(|location| location.line).filter(|line| *line > 0);
             locations.push(Location { function, file, line });
@@ -270,7 +273,7 @@ impl Symbols {
                 break;
             }
         }
-        locations
+        (locations, is_whole)
     }
 
     fn symbol(&self, address: u64) -> Option<&Symbol> {
@@ -496,6 +499,11 @@ impl fmt::Write for Cut {
         self.0.push('…');
         Err(fmt::Error)
     }
+}
+
+/// Whether a name is one that a linker sees of a Rust or C++ function, with all its scopes.
+fn is_mangled(name: &str) -> bool {
+    name.starts_with("_Z") || name.starts_with("_R")
 }
 
 /// A name as a person wrote it: Rust and C++ names demangled, others as they are. A hundred bytes can stand for a name of gigabytes:

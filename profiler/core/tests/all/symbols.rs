@@ -98,6 +98,26 @@ fn stubs_of_calls_to_libraries_have_names() {
     }
 }
 
+/// With debug information both lambdas were `operator()`, and namespaces were lost; without it they were not (2026-11-25).
+#[test]
+fn debug_information_makes_no_name_of_cpp_poorer() {
+    let folder = Folder::new("scopes").unwrap();
+    let named = |flags: &[&str]| -> Option<Vec<(String, String)>> {
+        let program = compile(&folder, "scopes.cpp", &[&["-O1", "-x", "c++"], flags].concat())?;
+        let bytes = std::fs::read(program).unwrap();
+        let symbols = Symbols::parse(&bytes).unwrap();
+        let file = object::File::parse(&*bytes).unwrap();
+        let of_ours = file.symbols().filter(|symbol| symbol.name().is_ok_and(|name| name.contains("outer")));
+        let mut found: Vec<_> =
+            of_ours.map(|symbol| (symbol.name().unwrap().to_owned(), name(&symbols, symbol.address()))).collect();
+        found.sort();
+        Some(found)
+    };
+    let (Some(without), Some(with)) = (named(&[]), named(&["-g"])) else { return };
+    assert_eq!(with, without);
+    assert!(with.iter().any(|(_, name)| name.contains("outer::all(long)::{lambda(long)#2}::operator()")), "{with:#?}");
+}
+
 /// Programs with a build id of zeros had the names of any other program with one (2026-11-25).
 #[test]
 fn a_build_id_of_zeros_identifies_nothing() {
