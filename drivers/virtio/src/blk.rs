@@ -158,7 +158,7 @@ impl<T: Transport, D: Dma> Blk<T, D> {
     }
 
     /// Requests in flight.
-    fn under_way(&self) -> u32 {
+    fn in_flight(&self) -> u32 {
         (self.operations.len() - self.free.len()) as u32
     }
 
@@ -256,7 +256,7 @@ impl<T: Transport, D: Dma> Blk<T, D> {
             let status = self.areas.device_address(area + STATUS_OFFSET);
             segments[count] = Segment { address: status, bytes: 1, device_writes: true };
             let segments = &segments[..=count];
-            if !self.queue.has_room(segments.len()) {
+            if !self.queue.has_space(segments.len()) {
                 self.unsent.push_front(id);
                 return;
             }
@@ -333,7 +333,7 @@ impl<T: Transport, D: Dma> Blk<T, D> {
                 unsafe { mapping.end(&self.dma) };
             }
             let has_failed = operation.result.is_err();
-            glass_lib_trace::complete(self.name, operation.number, operation.bytes, self.under_way(), has_failed);
+            glass_lib_trace::complete(self.name, operation.number, operation.bytes, self.in_flight(), has_failed);
             complete(RequestId::new(id), operation.result, operation.buf);
         }
     }
@@ -396,7 +396,7 @@ impl<T: Transport, D: Dma> BlockDevice for Blk<T, D> {
         self.operations.len()
     }
 
-    fn has_room(&self) -> bool {
+    fn has_space(&self) -> bool {
         !self.free.is_empty()
     }
 
@@ -416,7 +416,7 @@ impl<T: Transport, D: Dma> BlockDevice for Blk<T, D> {
             operation.kind.traced(),
             operation.number,
             operation.bytes,
-            self.under_way(),
+            self.in_flight(),
         );
         self.operations[usize::from(id)] = Some(operation);
         self.send();

@@ -147,7 +147,7 @@ impl<T: Transport, D: Dma> Fs<T, D> {
         if message.bytes.len() > MESSAGE_STRIDE {
             return Err(Refused::Error(FileError::BadPath, data));
         }
-        if !card.queue.has_room(CHAIN_MAX) {
+        if !card.queue.has_space(CHAIN_MAX) {
             return Err(Refused::Full(message, data));
         }
         let is_fill = matches!(data, Data::Fill(..));
@@ -215,7 +215,7 @@ impl<T: Transport, D: Dma> Fs<T, D> {
     pub fn forget(&mut self, node: u64, lookups: u64) -> bool {
         let card = &mut self.card;
         while let Ok(Some(_)) = card.forgets.pop() {}
-        if !card.forgets.has_room(1) {
+        if !card.forgets.has_space(1) {
             return false;
         }
         self.requests += 1;

@@ -193,7 +193,7 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
         self.missing = 0;
         for _ in 0..self.config.receive_buffers {
             // A packet takes two descriptors.
-            if !self.card.receive.has_room(2) {
+            if !self.card.receive.has_space(2) {
                 break;
             }
             let buf = match self.spare.pop() {
@@ -218,7 +218,7 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
     /// Lends a buffer to the device. Whether that was possible; if not, the buffer waits.
     fn post(&mut self, mut buf: Buf) -> bool {
         let card = &mut self.card;
-        let Some(bytes) = buf.as_mut().filter(|_| card.receive.has_room(2)) else {
+        let Some(bytes) = buf.as_mut().filter(|_| card.receive.has_space(2)) else {
             self.spare.push(buf);
             return false;
         };
@@ -292,7 +292,7 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
     }
 
     /// Whether a packet can be sent. Not while one waits that the device could not be lent.
-    pub fn has_room(&mut self) -> bool {
+    pub fn has_space(&mut self) -> bool {
         if let Some((header, data)) = self.kept.take() {
             self.send_now(&header, data);
         }
@@ -300,17 +300,17 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
     }
 
     fn has_descriptors(&mut self) -> bool {
-        if !self.card.transmit.has_room(2) {
+        if !self.card.transmit.has_space(2) {
             self.reap();
         }
-        self.card.transmit.has_room(2)
+        self.card.transmit.has_space(2)
     }
 
     /// Sends a packet, whose data may not be written until it was sent. Whether it was taken: not without
-    /// [`Vsock::has_room`], and not by a device that is broken. One that cannot be lent to the device now is kept, and sent when
+    /// [`Vsock::has_space`], and not by a device that is broken. One that cannot be lent to the device now is kept, and sent when
     /// there is room for it, at the latest in the next [`Driver::kick`] that finds some.
     pub fn send(&mut self, header: &[u8; VSOCK_HEADER_BYTES], data: Option<Buf>) -> bool {
-        self.has_room() && self.send_now(header, data)
+        self.has_space() && self.send_now(header, data)
     }
 
     fn send_now(&mut self, header: &[u8; VSOCK_HEADER_BYTES], data: Option<Buf>) -> bool {
@@ -430,8 +430,8 @@ impl<T: Transport, D: Dma> Driver for Vsock<T, D> {
         if !self.check() {
             return false;
         }
-        let has_sent =
-            (!self.card.transmit.has_room(2) || glass_lib_trace::is_on(glass_lib_trace::Group::Devices)) && self.reap();
+        let has_sent = (!self.card.transmit.has_space(2) || glass_lib_trace::is_on(glass_lib_trace::Group::Devices))
+            && self.reap();
         has_sent || self.card.receive.has_used() || self.card.events.has_used()
     }
 
@@ -440,7 +440,7 @@ impl<T: Transport, D: Dma> Driver for Vsock<T, D> {
             self.give_new();
         }
         if self.kept.is_some() {
-            self.has_room();
+            self.has_space();
         }
         let Card { receive, transmit, events, .. } = &mut self.card;
         // The first kick is that of a device that has no name yet.
@@ -460,8 +460,8 @@ impl<T: Transport, D: Dma> Driver for Vsock<T, D> {
             return false;
         }
         let card = &mut self.card;
-        let has_room = card.transmit.has_room(2);
-        let has_sent = !has_room && card.transmit.arm_after(card.transmit.in_flight() / 2);
+        let has_space = card.transmit.has_space(2);
+        let has_sent = !has_space && card.transmit.arm_after(card.transmit.in_flight() / 2);
         let has_received = card.receive.arm();
         card.events.arm() || has_received || has_sent
     }

@@ -20,7 +20,7 @@ const EVENTS_MAX: usize = 256;
 const TURN_OPERATIONS_MAX: u32 = 64;
 
 /// How often a sleeping process polls for requests of the host of a trace: a VM does the same.
-const LOOK_PERIOD: Duration = Duration::from_millis(250);
+const HOST_POLL_PERIOD: Duration = Duration::from_millis(250);
 
 /// The kernel takes no timeout without end.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
@@ -160,15 +160,15 @@ impl Reactor {
     }
 
     /// Waits until a source is ready, the bell rings or the deadline is there, and wakes the tasks that wait. `has_work` is
-    /// called when every later wake is certain to ring the bell, `awake` is called before the first wake, `each_look` whenever the
-    /// thread looks for requests of the trace's host, if it `looks`. Returns what ended the wait.
+    /// called when every later wake is certain to ring the doorbell, `awake` is called before the first wake, `poll_host` whenever the
+    /// thread looks for requests of the trace's host, if it `polls_host`. Returns what ended the wait.
     pub(crate) fn turn(
         &self,
         deadline: Option<Deadline>,
-        looks: bool,
+        polls_host: bool,
         has_work: impl FnOnce() -> bool,
         awake: impl FnOnce(),
-        each_look: impl Fn(),
+        poll_host: impl Fn(),
     ) -> Result<WakeSource, Errno> {
         let doorbell = &self.inner.doorbell;
         doorbell.fall_asleep();
@@ -179,12 +179,12 @@ impl Reactor {
         if is_idle {
             idle_begin(deadline.map(|deadline| deadline.clock_ns));
         }
-        let waited = self.wait(&mut events, timeout, looks && trace::is_shared(), each_look);
+        let waited = self.wait(&mut events, timeout, polls_host && trace::is_shared(), poll_host);
         doorbell.asleep.store(false, Ordering::Relaxed);
         let source = match (waited, &events[..]) {
             (Err(Errno::INTR), _) => WakeSource::Other,
             (Err(error), _) => return Err(error),
-            (Ok(_), []) if looks && has_request() => WakeSource::Other,
+            (Ok(_), []) if polls_host && has_request() => WakeSource::Other,
             (Ok(_), []) => WakeSource::Timer,
             (Ok(_), [event]) if event.data.u64() == DOORBELL => WakeSource::Core,
             (Ok(_), _) => WakeSource::Device,
@@ -208,18 +208,18 @@ impl Reactor {
         &self,
         events: &mut Vec<epoll::Event>,
         timeout: Option<Duration>,
-        looks: bool,
-        each_look: impl Fn(),
+        polls_host: bool,
+        poll_host: impl Fn(),
     ) -> Result<(), Errno> {
-        let piece = if looks { LOOK_PERIOD } else { SLEEP_MAX };
+        let piece = if polls_host { HOST_POLL_PERIOD } else { SLEEP_MAX };
         let end = timeout.filter(|timeout| *timeout > piece).map(|timeout| Instant::now() + timeout);
         let mut left = timeout;
         loop {
             let part = left.map_or(piece, |left| left.min(piece));
             let timespec = Timespec { tv_sec: part.as_secs() as i64, tv_nsec: part.subsec_nanos().into() };
             epoll::wait(&self.inner.epoll, rustix::buffer::spare_capacity(events), Some(&timespec))?;
-            each_look();
-            if !events.is_empty() || looks && has_request() || left == Some(part) {
+            poll_host();
+            if !events.is_empty() || polls_host && has_request() || left == Some(part) {
                 return Ok(());
             }
             left = end.map(|end| end.saturating_duration_since(Instant::now()));

@@ -63,7 +63,7 @@ pub fn initialize() {
 }
 
 /// Enables the APIC of a further core, whose timer is as fast as the boot core's.
-pub fn initialize_further(timer_hz: u64) {
+pub fn initialize_secondary(timer_hz: u64) {
     enable();
     this_core().apic_timer_hz.set(timer_hz);
     write(register::TIMER, u32::from(TIMER_VECTOR));

@@ -139,7 +139,7 @@ fn make(index: usize, apic: u32, memory_bytes: u64) -> Option<&'static Core> {
     let table = (&raw const core.segments).addr() as u64;
     let words = [size_of_val(&core.segments) as u64 - 1, table, table >> 16, table >> 32, table >> 48];
     core.segments_pointer.set(words.map(|word| word as u16));
-    core.trace_memory.set(trace::further_ring(memory_bytes));
+    core.trace_memory.set(trace::secondary_ring(memory_bytes));
     Some(core)
 }
 
@@ -238,7 +238,7 @@ pub fn put_to_work(secondary: &[&'static Core]) -> &'static Mailboxes<VmCore> {
 #[unsafe(no_mangle)]
 extern "C" fn glass_core_start() -> ! {
     let core = this_core();
-    apic::initialize_further(core.apic_timer_hz.get());
+    apic::initialize_secondary(core.apic_timer_hz.get());
     core.state().tsc_hz.store(cores::frequency(), Ordering::Relaxed);
     if !core.public.settle(Presence::Up) {
         loop {
@@ -246,10 +246,10 @@ extern "C" fn glass_core_start() -> ! {
         }
     }
     core.announce();
-    trace::start_further(core);
+    trace::start_secondary(core);
     random::initialize();
     let work = await_work(core);
-    crate::run::run_further(*work)
+    crate::run::run_secondary(*work)
 }
 
 fn await_work(core: &Core) -> Box<Work> {
