@@ -471,7 +471,7 @@ fn buffers_are_lent_for_their_request_only() {
     assert_eq!(dma.count(), 0);
     assert_eq!(bufs[0].1[..], [7; 1024]);
     assert_eq!((bufs[0].0, bufs[1].0), (Ok(()), Ok(())));
-    // Refused, failed or dropped: no loan is left.
+    // Refused, failed or dropped: no mapping is left.
     let shared = bufs.pop().unwrap().1;
     assert!(blk.submit(Request::Write { offset: 1 << 40, buf: shared.clone() }).is_err());
     for _ in 0..blk.requests_max() {

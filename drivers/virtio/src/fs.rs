@@ -163,7 +163,7 @@ impl<T: Transport, D: Dma> Fs<T, D> {
         let mut mapping = None;
         if let Some((pointer, bytes)) = part.filter(|(_, bytes)| *bytes > 0) {
             let users = if is_fill { Users::DeviceWrites } else { Users::DeviceReads };
-            // SAFETY: the buffer stays in `in_flight` as long as its loan lasts, untouched; one that is filled has no other owner, and
+            // SAFETY: the buffer stays in `in_flight` as long as its mapping lasts, untouched; one that is filled has no other owner, and
             // one with several owners is never written.
             mapping = unsafe { DmaMapping::new(&self.dma, pointer, bytes, users) };
             if mapping.is_none() {

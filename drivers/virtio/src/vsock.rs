@@ -57,7 +57,7 @@ pub struct VsockPacket {
     pub bytes: usize,
 }
 
-/// A buffer that a device has, and the loan by which it has it.
+/// A buffer that a device has, and the mapping by which it has it.
 struct MappedBuffer {
     buf: Buf,
     mapping: DmaMapping,
@@ -67,7 +67,7 @@ impl MappedBuffer {
     /// The device is done with the buffer.
     ///
     /// # Safety
-    /// No request that names it may be in flight, and `dma` must be that of the loan.
+    /// No request that names it may be in flight, and `dma` must be that of the mapping.
     unsafe fn end(self, dma: &impl Dma) -> Buf {
         // SAFETY: the caller vouches for it; the buffer is still here.
         unsafe { self.mapping.end(dma) };
@@ -223,7 +223,7 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
             return false;
         };
         let (pointer, length) = (bytes.as_mut_ptr(), bytes.len());
-        // SAFETY: the buffer has no other owner, and stays in `posted`, untouched, as long as its loan lasts.
+        // SAFETY: the buffer has no other owner, and stays in `posted`, untouched, as long as its mapping lasts.
         let Some(mapping) = (unsafe { DmaMapping::new(&self.dma, pointer, length, Users::DeviceWrites) }) else {
             self.spare.push(buf);
             return false;
@@ -328,7 +328,7 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
         let bytes = data.as_ref().map_or(0, |data| data.len() as u32);
         let mut mapped = None;
         if let Some(buf) = data.filter(|buf| !buf.is_empty()) {
-            // SAFETY: the buffer stays in `sent` as long as its loan lasts; a buffer with several owners is not written, and the caller
+            // SAFETY: the buffer stays in `sent` as long as its mapping lasts; a buffer with several owners is not written, and the caller
             // vouches for one that has a single one.
             let mapping = unsafe { DmaMapping::new(&self.dma, buf.as_ptr().cast_mut(), buf.len(), Users::DeviceReads) };
             let Some(mapping) = mapping else {

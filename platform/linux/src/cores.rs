@@ -173,7 +173,7 @@ impl LinuxCore {
     }
 }
 
-/// A further core.
+/// A secondary core.
 fn run(number: usize, machine: Arc<Machine>, started: &Sender<io::Result<()>>) {
     trace::attach(&format!("core {number}"));
     pin(number, machine.mailboxes.cores());

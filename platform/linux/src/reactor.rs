@@ -1,4 +1,4 @@
-//! Which sockets are ready: epoll, edge-triggered, and the bell that other threads ring.
+//! Which sockets are ready: epoll, edge-triggered, and the doorbell that other threads ring.
 
 use crate::trace;
 use glass_lib_executor::Unpark;
@@ -32,7 +32,7 @@ static SOCKETS: Name = Name::new("sockets");
 static TURN: Name = Name::new("turn");
 static SIGNAL: Name = Name::new("signal");
 
-/// The bell's data in an event; no source has so high a number.
+/// The doorbell's data in an event; no source has so high a number.
 const DOORBELL: u64 = u64::MAX;
 
 /// Finds ready sockets. Clones share it.
@@ -68,7 +68,7 @@ impl Unpark for Doorbell {
         // task that was made ready before this call.
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
-            // Fails only when the counter is full, and then the bell rings already.
+            // Fails only when the counter is full, and then the doorbell rings already.
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         }
     }
@@ -159,7 +159,7 @@ impl Reactor {
         Ok(watched)
     }
 
-    /// Waits until a source is ready, the bell rings or the deadline is there, and wakes the tasks that wait. `has_work` is
+    /// Waits until a source is ready, the doorbell rings or the deadline is there, and wakes the tasks that wait. `has_work` is
     /// called when every later wake is certain to ring the doorbell, `awake` is called before the first wake, `poll_host` whenever the
     /// thread looks for requests of the trace's host, if it `polls_host`. Returns what ended the wait.
     pub(crate) fn turn(
@@ -203,7 +203,7 @@ impl Reactor {
         Ok(source)
     }
 
-    /// Waits for events, or until the host of a trace requests something, which rings no bell.
+    /// Waits for events, or until the host of a trace requests something, which rings no doorbell.
     fn wait(
         &self,
         events: &mut Vec<epoll::Event>,

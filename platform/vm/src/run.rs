@@ -70,7 +70,7 @@ where
     // They come up while the devices are started, and not before those have their addresses: while one core changes the map of memory, QEMU 7.2
     // (TCG) may lose what another one writes to its local APIC.
     if !secondary.are_none() {
-        step("boot: start of further cores", || secondary.start());
+        step("boot: start of secondary cores", || secondary.start());
     }
     let devices = step("boot: devices", || devices::start(found, &machine, &settings, &mut vectors, &mut drivers));
     let devices = devices.unwrap_or_else(|error| {
@@ -82,7 +82,7 @@ where
     }
     let secondary = match secondary.are_none() {
         true => Vec::new(),
-        false => step("boot: arrival of further cores", || secondary.arrived()),
+        false => step("boot: arrival of secondary cores", || secondary.arrived()),
     };
     let mailboxes = smp::put_to_work(&secondary);
     let core = VmCore::new(0, executor, mailboxes, devices.console);

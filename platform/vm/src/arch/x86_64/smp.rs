@@ -1,4 +1,4 @@
-//! Further cores: what each needs, how they are started, and what becomes of those that do not come up.
+//! Secondary cores: what each needs, how they are started, and what becomes of those that do not come up.
 //!
 //! The boot core prepares everything before the final page tables are built, requests the start, and continues; it counts who is up
 //! when its devices have started.
@@ -79,7 +79,7 @@ const BOOT_CORE_PARTS: u64 = 4;
 /// By core: its work, null until it is known.
 static WORK: [AtomicPtr<Work>; CORES_MAX] = [const { AtomicPtr::new(ptr::null_mut()) }; CORES_MAX];
 
-/// Makes everything that the further cores of the machine need. Their numbers are the order of the machine's table.
+/// Makes everything that the secondary cores of the machine need. Their numbers are the order of the machine's table.
 pub fn prepare(machine: &Machine) -> SecondaryCores {
     let boot = u32::from(apic::identifier());
     this_core().public.apic.store(boot, Ordering::Relaxed);
@@ -161,7 +161,7 @@ impl SecondaryCores {
         let root = PAGE_TABLES.load(Ordering::Relaxed);
         assert!(root < 1 << 32, "the page tables are from the first memory, below 4 GiB");
         let boot = this_core();
-        // SAFETY: boot.s defines both; a further core reads them when it starts, which is requested below.
+        // SAFETY: boot.s defines both; a secondary core reads them when it starts, which is requested below.
         let (page_tables, numbers) = unsafe { (&glass_page_tables, &glass_core_numbers) };
         page_tables.store(root, Ordering::Relaxed);
         for core in &self.cores {
@@ -234,7 +234,7 @@ pub fn put_to_work(secondary: &[&'static Core]) -> &'static Mailboxes<VmCore> {
     mailboxes
 }
 
-/// A further core comes here from boot.s, in ring 3, on its own stack.
+/// A secondary core comes here from boot.s, in ring 3, on its own stack.
 #[unsafe(no_mangle)]
 extern "C" fn glass_core_start() -> ! {
     let core = this_core();
