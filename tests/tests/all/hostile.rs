@@ -1,7 +1,7 @@
 //! Requests that are wrong, slow, cut or random: each gets a 4xx or a closed connection, and
 //! afterwards the queue works and has as much room as before.
 
-use glass_tests::content::{Content, Random};
+use glass_tests::content::Content;
 use glass_tests::folder::Folder;
 use glass_tests::http::Client;
 use glass_tests::limit::{say, within};
@@ -125,7 +125,7 @@ pub fn random_bytes_do_no_harm(world: World) {
     let count = programs::number("GLASS_RANDOM_STRINGS", if programs::is_long() { 10_000 } else { 300 });
     let seed = programs::number("GLASS_SEED", u64::from(std::process::id()));
     say(&format!("random strings {world}: seed {seed}, {count} strings"));
-    let mut random = Random::new(seed);
+    let mut random = fastrand::Rng::with_seed(seed);
     for number in 0..count {
         let bytes = random_request(&mut random);
         let status = attack(&queue, &bytes);
@@ -156,8 +156,8 @@ fn drain(queue: &Queue) {
 }
 
 /// Pure noise, or a request with some bytes changed, cut or doubled.
-fn random_request(random: &mut Random) -> Vec<u8> {
-    let mut noise = vec![0; random.below(400) as usize];
+fn random_request(random: &mut fastrand::Rng) -> Vec<u8> {
+    let mut noise = vec![0; random.usize(..400)];
     random.fill(&mut noise);
     let templates: [&[u8]; 4] = [
         b"PUT /uploader HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello",
@@ -165,12 +165,12 @@ fn random_request(random: &mut Random) -> Vec<u8> {
         b"DELETE /downloader HTTP/1.1\r\nHost: x\r\nIf-Match: *\r\nConnection: close\r\n\r\n",
         b"POST /nothing HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
     ];
-    let Some(template) = templates.get(random.below(5) as usize) else { return noise };
+    let Some(template) = templates.get(random.usize(..5)) else { return noise };
     let mut bytes = template.to_vec();
-    for _ in 0..=random.below(4) {
-        let at = random.below(bytes.len().max(1) as u64) as usize;
-        match random.below(4) {
-            0 if !bytes.is_empty() => bytes[at] = random.word() as u8,
+    for _ in 0..=random.u8(..4) {
+        let at = random.usize(..bytes.len().max(1));
+        match random.u8(..4) {
+            0 if !bytes.is_empty() => bytes[at] = random.u8(..),
             1 => bytes.truncate(at),
             2 => drop(bytes.splice(at..at, noise.iter().copied())),
             _ => drop(bytes.splice(at..at, template.iter().copied())),
