@@ -3,6 +3,7 @@
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 pub(super) use glass_profiler_core::format::count;
+use glass_profiler_core::names;
 
 /// A duration with the unit that fits.
 pub(super) fn duration(ns: u64) -> String {
@@ -147,15 +148,8 @@ pub(super) fn place(place: &Option<(std::sync::Arc<str>, u32)>) -> String {
 /// The last two parts of a path of names, without what is in angle brackets: enough to know a function
 /// again in a call chain.
 pub(super) fn short(name: &str) -> String {
-    let plain = without_brackets(&without_trait(name));
     // The body of an async function is a closure in it; the function's name is more useful.
-    let is_named = |part: &&str| !part.is_empty() && *part != "{{closure}}";
-    let parts: Vec<&str> = plain.split("::").map(str::trim).filter(is_named).collect();
-    match parts[..] {
-        [] => name.to_owned(),
-        [only] => only.to_owned(),
-        [.., module, last] => format!("{module}::{last}"),
-    }
+    names::short(&name.replace("::{{closure}}", ""))
 }
 
 #[cfg(test)]
