@@ -62,46 +62,11 @@ pub(super) fn squeeze(name: &str, columns_max: usize) -> String {
     if columns(name) <= columns_max {
         return name.to_owned();
     }
-    let of_type = without_trait(name);
+    let of_type = names::without_trait(name);
     if columns(&of_type) <= columns_max {
         return of_type;
     }
-    cut_middle(&without_brackets(&of_type), columns_max)
-}
-
-/// `<A as B>::c` as `A::c`; other names as they are.
-fn without_trait(name: &str) -> String {
-    let Some(rest) = name.strip_prefix('<') else { return name.to_owned() };
-    let (mut depth, mut end_of_type) = (1, None);
-    for (index, c) in rest.char_indices() {
-        match c {
-            '<' => depth += 1,
-            '>' if rest[..index].ends_with('-') => {}
-            '>' => depth -= 1,
-            ' ' if depth == 1 && end_of_type.is_none() && rest[index..].starts_with(" as ") => {
-                end_of_type = Some(index)
-            }
-            _ => {}
-        }
-        if depth == 0 {
-            return rest[..end_of_type.unwrap_or(index)].to_owned() + &rest[index + 1..];
-        }
-    }
-    name.to_owned()
-}
-
-fn without_brackets(name: &str) -> String {
-    let mut plain = String::new();
-    let mut depth = 0;
-    for c in name.chars() {
-        match c {
-            '<' => depth += 1,
-            '>' if depth > 0 => depth -= 1,
-            c if depth == 0 => plain.push(c),
-            _ => {}
-        }
-    }
-    plain
+    cut_middle(&names::without_generics(&of_type), columns_max)
 }
 
 fn cut(text: &str, columns_max: usize, before: usize) -> String {
@@ -200,8 +165,8 @@ mod tests {
         assert_eq!(squeeze(name, 40), "queue::Service<vm::Vm>::poll");
         assert_eq!(squeeze(name, 25), "queue::Service::poll");
         assert_eq!(squeeze(name, 10), "que…::poll");
-        assert_eq!(without_trait("<fn() -> u8 as Call>::call"), "fn() -> u8::call");
-        assert_eq!(without_trait("<unclosed"), "<unclosed");
+        assert_eq!(names::without_trait("<fn() -> u8 as Call>::call"), "fn() -> u8::call");
+        assert_eq!(names::without_trait("<unclosed"), "<unclosed");
         assert_eq!(place(&Some((std::sync::Arc::from("/home/me/src/store/log.rs"), 7))), "store/log.rs:7");
         assert_eq!(place(&Some((std::sync::Arc::from("a.c"), 7))), "a.c:7");
     }
