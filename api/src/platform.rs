@@ -66,7 +66,7 @@ pub trait Console {
     /// Waits until a line of `bytes` bytes (with its line end) would not be dropped. If the buffer is smaller than that, waits
     /// until it is empty. `usize::MAX` waits until all output was written, like a flush. It waits as long as the host does
     /// not read; a console that never drops has room at once.
-    async fn room(&self, bytes: usize) {
+    async fn writable(&self, bytes: usize) {
         let _ = bytes;
     }
 }

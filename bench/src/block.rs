@@ -1,6 +1,5 @@
 //! Bodies that cost little to make and to check, so that a benchmark measures the server.
 
-use glass_tests::content::Random;
 use std::io::{self, Read, Write};
 
 /// Length of the block that repeats.
@@ -17,7 +16,7 @@ impl Body {
     /// A body of this length.
     pub fn new(length_bytes: u64) -> Body {
         let mut block = vec![0; BLOCK_BYTES];
-        Random::new(length_bytes).fill(&mut block);
+        fastrand::Rng::with_seed(length_bytes).fill(&mut block);
         Body { block, length_bytes }
     }
 

@@ -11,7 +11,6 @@ use crate::peers::nginx::{self, Nginx};
 use crate::run::Run;
 use crate::statistics::{Summary, turn};
 use anyhow::{Context, Result, ensure};
-use glass_tests::content::Random;
 use glass_tests::folder::Folder;
 use glass_tests::netns::{self, Namespace};
 use glass_tests::process::Process;
@@ -159,7 +158,7 @@ fn make_site(folder: &Folder) -> Result<std::path::PathBuf> {
     std::fs::create_dir(&site)?;
     for (name, bytes) in FILES {
         let mut content = vec![0; bytes as usize];
-        Random::new(bytes).fill(&mut content);
+        fastrand::Rng::with_seed(bytes).fill(&mut content);
         std::fs::write(site.join(name), content)?;
     }
     Ok(site)

@@ -152,8 +152,8 @@ mod tests {
 
     #[test]
     fn qemu_exits_with_what_an_image_wrote() {
-        let ways = [(33, Exit::Success), (35, Exit::Error), (37, Exit::Panic), (39, Exit::Exception)];
-        assert!(ways.iter().all(|(status, exit)| Exit::from_qemu_status(*status) == Some(*exit)));
+        let exits = [(33, Exit::Success), (35, Exit::Error), (37, Exit::Panic), (39, Exit::Exception)];
+        assert!(exits.iter().all(|(status, exit)| Exit::from_qemu_status(*status) == Some(*exit)));
         // Exit statuses of QEMU itself, and numbers that no image writes.
         assert!([0, 1, 2, 31, 32, 34, 41].iter().all(|status| Exit::from_qemu_status(*status).is_none()));
     }

@@ -2,41 +2,6 @@
 
 use std::io::{self, Read, Write};
 
-/// A pseudo-random stream of 64-bit words (splitmix64: each word follows from its index alone).
-#[derive(Debug, Clone)]
-pub struct Random {
-    state: u64,
-}
-
-impl Random {
-    /// The stream for `seed`.
-    pub fn new(seed: u64) -> Random {
-        Random { state: seed }
-    }
-
-    /// The next word.
-    pub fn word(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.state;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
-    /// A number below `end`, which is at least 1.
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.word() % end
-    }
-
-    /// Fills `bytes`.
-    pub fn fill(&mut self, bytes: &mut [u8]) {
-        for chunk in bytes.chunks_mut(8) {
-            let word = self.word().to_le_bytes();
-            chunk.copy_from_slice(&word[..chunk.len()]);
-        }
-    }
-}
-
 /// The content of one item: `length_bytes` bytes that follow from `seed`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Content {
@@ -49,7 +14,7 @@ pub struct Content {
 impl Content {
     /// The bytes, as a stream.
     pub fn reader(self) -> Reader {
-        Reader { random: Random::new(self.seed), block: Vec::new(), used: 0, left: self.length_bytes }
+        Reader { random: fastrand::Rng::with_seed(self.seed), block: Vec::new(), used: 0, left: self.length_bytes }
     }
 
     /// The bytes, in memory.
@@ -71,7 +36,7 @@ const BLOCK_BYTES: usize = 64 * 1024;
 /// Reads the bytes of a [`Content`].
 #[derive(Debug)]
 pub struct Reader {
-    random: Random,
+    random: fastrand::Rng,
     block: Vec<u8>,
     used: usize,
     left: u64,

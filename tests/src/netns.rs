@@ -120,8 +120,8 @@ impl Namespace {
         let threshold = u64::from(per_mille) * (1 << 32) / 1000;
         let program = format!("4,32 0 0 4294963256,53 1 0 {threshold},6 0 0 4294967295,6 0 0 0");
         let lost = ["action", "mirred", "egress", "redirect", "dev", "lost0"];
-        let filter = |way| {
-            let head = ["filter", "add", "dev", device, way, "protocol", "all", "bpf", "bytecode", &program];
+        let filter = |direction| {
+            let head = ["filter", "add", "dev", device, direction, "protocol", "all", "bpf", "bytecode", &program];
             [&head[..], &lost].concat()
         };
         for words in [vec!["qdisc", "add", "dev", device, "clsact"], filter("ingress"), filter("egress")] {

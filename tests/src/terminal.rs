@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// How long a text may take to appear on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval between two checks.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_PERIOD: Duration = Duration::from_millis(50);
 
 /// A command in a terminal of `script` from util-linux.
 pub struct Terminal {
@@ -64,7 +64,7 @@ impl Terminal {
             let has_ended = self.process.ended();
             assert!(has_ended.is_none() && begun.elapsed() < PATIENCE, "{what} ({has_ended:?}):\n{}", self.shown());
             meanwhile();
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_PERIOD);
         }
     }
 

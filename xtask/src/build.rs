@@ -86,7 +86,7 @@ pub fn services_for_tests(with_xen: bool, with_benchmarks: bool) -> Result<Strin
     })?;
     if with_xen {
         run::quiet(&mut without_libraries(&GLASS))?;
-        run::quiet(&mut without_libraries(&XEN_LOOKS))?;
+        run::quiet(&mut without_libraries(&XEN_SAMPLER))?;
     }
     Ok(last_line(&last))
 }
@@ -106,7 +106,7 @@ fn without_libraries(what: &[&str]) -> Command {
 
 /// The arguments that name the programs for the dom0 of a test.
 const GLASS: [&str; 2] = ["--package", "glass-profiler-cli"];
-const XEN_LOOKS: [&str; 4] = ["--package", "glass-profiler-guests", "--example", "xen_looks"];
+const XEN_SAMPLER: [&str; 4] = ["--package", "glass-profiler-guests", "--example", "xen_looks"];
 
 /// Builds `glass` for any dom0, optimized; returns where it is.
 pub fn static_glass() -> Result<PathBuf> {
@@ -151,7 +151,7 @@ pub fn measured(name: &str, part: Option<&str>) -> Result<String> {
     if name == "xen" {
         if part.is_none_or(|part| part == "traces") {
             static_glass()?;
-            run::shown(without_libraries(&XEN_LOOKS).arg("--release"))?;
+            run::shown(without_libraries(&XEN_SAMPLER).arg("--release"))?;
         }
         if part.is_none_or(|part| part == "network") {
             run::shown(without_libraries(&["--package", "bench-tcp"]).arg("--release"))?;

@@ -43,13 +43,13 @@ async fn serve(platform: impl Platform) -> Result<(), Error> {
     print(&platform, lines, line_bytes).await;
     let us = (platform.now() - start).as_micros().max(1);
     let bytes = lines * line_bytes as u64;
-    platform.room(LINE_BYTES_MAX as usize).await;
+    platform.writable(LINE_BYTES_MAX as usize).await;
     platform.print(format_args!(
         "{{\"lines\": {lines}, \"line_bytes\": {line_bytes}, \"us\": {us}, \"kb_s\": {:.1}}}",
         bytes as f64 * 1e3 / us as f64
     ));
     // The end of the VM does not wait for a slow reader.
-    platform.room(usize::MAX).await;
+    platform.writable(usize::MAX).await;
     Ok(())
 }
 
@@ -63,7 +63,7 @@ async fn print(platform: &impl Platform, lines: u64, line_bytes: usize) {
     let digits = line_bytes - 1;
     let modulus = 10u64.checked_pow(digits as u32).unwrap_or(u64::MAX);
     for number in 0..lines {
-        platform.room(line_bytes).await;
+        platform.writable(line_bytes).await;
         match digits {
             0 => platform.print(format_args!("")),
             _ => platform.print(format_args!("{:>digits$}", number % modulus)),

@@ -72,10 +72,10 @@ async fn serve(platform: impl Platform) -> Result<(), Error> {
     }
     for Repetition { halted_ns, polled_ns, timer_ns } in results {
         let line = format!("{{\"halted_ns\": {halted_ns}, \"polled_ns\": {polled_ns}, \"timer_ns\": {timer_ns}}}");
-        platform.room(line.len() + 1).await;
+        platform.writable(line.len() + 1).await;
         platform.print(format_args!("{line}"));
     }
-    platform.room(usize::MAX).await;
+    platform.writable(usize::MAX).await;
     Ok(())
 }
 

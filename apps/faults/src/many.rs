@@ -44,7 +44,7 @@ pub async fn all_cores(platform: &impl Platform) -> Result<(), Error> {
     let ended: Result<(), Cancelled> = forever.await;
     let missing = platform.spawn_on(platform.cores(), "nowhere", |_core| async {});
     let (none, cores) = (missing.is_err_and(|error| matches!(error, SpawnOnError::NoCore { .. })), platform.cores());
-    // From a further core to the first one and back.
+    // From a secondary core to the first one and back.
     let turns = platform.spawn_on(last, "there", |core| async move {
         let back = core.spawn_on(0, "back", |first| async move { first.core() });
         back.map(|back| async move { back.await.ok() })

@@ -291,9 +291,9 @@ mod tests {
         let (is_found, same) = changes.remove(1);
         assert!(!is_found);
         let batch = changes.begin().unwrap();
-        let (_, under_way) = changes.remove(1);
+        let (_, in_flight) = changes.remove(1);
         drop(changes.succeed(batch, 3));
-        assert!([before, same, under_way].into_iter().all(|outcome| outcome.unwrap().get() == Some(Ok(()))));
+        assert!([before, same, in_flight].into_iter().all(|outcome| outcome.unwrap().get() == Some(Ok(()))));
         assert!(changes.remove(1).1.is_none());
     }
 }

@@ -125,8 +125,9 @@ impl<B: Block> Upload<B> {
         let Ok(extent) = space.next(blocks, missing.div_ceil(BLOCK_BYTES as u64)) else {
             return Err(self.store.full(missing));
         };
-        let room = u64::from(extent.blocks) * BLOCK_BYTES as u64;
-        let piece = Piece { offset: u64::from(extent.start) * BLOCK_BYTES as u64, bytes: missing.min(room) as usize };
+        let extent_bytes = u64::from(extent.blocks) * BLOCK_BYTES as u64;
+        let piece =
+            Piece { offset: u64::from(extent.start) * BLOCK_BYTES as u64, bytes: missing.min(extent_bytes) as usize };
         self.placed += piece.bytes as u64;
         let buf = self.store.pool().take(piece.padded_bytes())?;
         Ok(Some(Chunk { buf, piece, filled: 0 }))

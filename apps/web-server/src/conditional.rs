@@ -86,7 +86,7 @@ impl Version {
 
 /// The parts of a file that a request wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum Selected {
     Whole,
     Ranges(Vec<Range<u64>>),
     /// No part of it is in the file.
@@ -94,25 +94,25 @@ pub(crate) enum Wanted {
 }
 
 /// The ranges that `Range` names in a file of `bytes` bytes. A field that is not valid has no effect.
-pub(crate) fn ranges(request: &Request, bytes: u64) -> Wanted {
+pub(crate) fn ranges(request: &Request, bytes: u64) -> Selected {
     let of_bytes = request.only("Range").and_then(|value| value.split_once('='));
     let Some((_, list)) = of_bytes.filter(|(unit, _)| unit.eq_ignore_ascii_case("bytes")) else {
-        return Wanted::Whole;
+        return Selected::Whole;
     };
     let mut found = Vec::new();
     for (count, word) in list.split(',').map(str::trim).filter(|word| !word.is_empty()).enumerate() {
         if count >= RANGES_MAX {
-            return Wanted::Whole;
+            return Selected::Whole;
         }
-        let Some(range) = range(word, bytes) else { return Wanted::Whole };
+        let Some(range) = range(word, bytes) else { return Selected::Whole };
         found.extend(Some(range).filter(|range| !range.is_empty()));
     }
     // Parts that overlap are an attack, or a mistake: the whole file is shorter.
     let total = found.iter().fold(0, |total: u64, range| total.saturating_add(range.end - range.start));
     match found.len() {
-        0 => Wanted::Unsatisfiable,
-        2.. if total > bytes => Wanted::Whole,
-        _ => Wanted::Ranges(found),
+        0 => Selected::Unsatisfiable,
+        2.. if total > bytes => Selected::Whole,
+        _ => Selected::Ranges(found),
     }
 }
 

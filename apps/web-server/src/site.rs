@@ -2,7 +2,7 @@
 
 use crate::body::{self, BodyError, Content, Pieces};
 use crate::cache::{Cache, HITS, MISSES};
-use crate::conditional::{Outcome, Version, Wanted, accepts_encoding, ranges};
+use crate::conditional::{Outcome, Selected, Version, accepts_encoding, ranges};
 use crate::limits::{RETRY_AFTER_SECS, SETTLED, SLOT_WAIT, SMALL_BODY_BYTES};
 use crate::listing::{self, Encoded};
 use crate::media_type::{is_compressible, media_type};
@@ -71,7 +71,7 @@ impl<P: Platform, D: Files> Site<P, D> {
             let Some(target) = target(request.path()) else {
                 return self.refuse(connection, Status::BAD_REQUEST, "the path is not valid\n").await;
             };
-            match self.look_up(&target, &request).await {
+            match self.lookup(&target, &request).await {
                 Ok(Lookup::File(found)) => self.answer(connection, &request, found, client).await,
                 Ok(Lookup::List) => self.list(connection, &request, &target.path, client).await,
                 Ok(Lookup::AddSlash) => {
@@ -161,7 +161,7 @@ impl<P: Platform, D: Files> Site<P, D> {
     }
 
     /// Opens the file that a URL names, or a compressed one beside it if the client takes that.
-    async fn look_up(&self, target: &Target, request: &Request) -> Result<Lookup<D::File>, FileError> {
+    async fn lookup(&self, target: &Target, request: &Request) -> Result<Lookup<D::File>, FileError> {
         let mut path = match (target.is_directory, target.path.is_empty()) {
             (false, _) => target.path.clone(),
             (true, true) => String::from(INDEX),
@@ -229,12 +229,12 @@ impl<P: Platform, D: Files> Site<P, D> {
         let wanted = if request.method() == Method::Get && version.allows_range(request) {
             ranges(request, metadata.bytes)
         } else {
-            Wanted::Whole
+            Selected::Whole
         };
         let mut response = head(match &wanted {
-            Wanted::Whole => Status::OK,
-            Wanted::Ranges(_) => Status::PARTIAL_CONTENT,
-            Wanted::Unsatisfiable => {
+            Selected::Whole => Status::OK,
+            Selected::Ranges(_) => Status::PARTIAL_CONTENT,
+            Selected::Unsatisfiable => {
                 let range = format!("bytes */{}", metadata.bytes);
                 let refusal = Response::new(Status::RANGE_NOT_SATISFIABLE).header("Content-Range", range);
                 return connection.respond(refusal, b"no part of the range is in the file\n").await;
@@ -247,7 +247,7 @@ impl<P: Platform, D: Files> Site<P, D> {
         let charset = if found.media_type.starts_with("text/") { "; charset=utf-8" } else { "" };
         let content_type = format!("{}{charset}", found.media_type);
         let sent = match wanted {
-            Wanted::Ranges(ranges) if ranges.len() > 1 => {
+            Selected::Ranges(ranges) if ranges.len() > 1 => {
                 let mut random = [0; 8];
                 self.platform.fill_random(&mut random);
                 let boundary = format!("{:016x}", u64::from_ne_bytes(random));
@@ -255,7 +255,7 @@ impl<P: Platform, D: Files> Site<P, D> {
                 let parts = Parts { content_type, boundary, ranges, bytes: metadata.bytes };
                 self.send_parts(connection, response.header("Content-Type", multipart), &found, parts, client).await
             }
-            Wanted::Ranges(ranges) => {
+            Selected::Ranges(ranges) => {
                 let range = ranges.into_iter().next().unwrap_or(0..0);
                 let place = format!("bytes {}-{}/{}", range.start, range.end - 1, metadata.bytes);
                 let response = response.header("Content-Type", content_type).header("Content-Range", place);

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// The samplers of the guest, in turn.
 #[derive(Clone, Copy)]
-enum Look {
+enum Sampler {
     Unheld,
     /// `glass record` with so many samples per second.
     Record(u32),
@@ -23,7 +23,7 @@ enum Look {
     Stops(u32),
 }
 
-const LOOKS: [Look; 4] = [Look::Unheld, Look::Record(100), Look::Record(1000), Look::Stops(1000)];
+const SAMPLERS: [Sampler; 4] = [Sampler::Unheld, Sampler::Record(100), Sampler::Record(1000), Sampler::Stops(1000)];
 /// Windows for each.
 const ROUNDS: usize = 9;
 /// Length of a window.
@@ -38,12 +38,13 @@ pub fn measure(outcome: &mut Outcome, run: &Run) -> Result<()> {
     let worlds = outcome.available([World::Kvm, World::Tcg]);
     for (index, world) in worlds.iter().enumerate() {
         // A plain stop is one of a vCPU under KVM.
-        let (backend, looks) = if *world == World::Kvm { ("kvm", &LOOKS[..]) } else { ("gdbstub", &LOOKS[..3]) };
+        let (backend, samplers) =
+            if *world == World::Kvm { ("kvm", &SAMPLERS[..]) } else { ("gdbstub", &SAMPLERS[..3]) };
         let guest = Guest::start(&world.to_string())?;
         let run = run.part(index, worlds.len());
         let window = run.size(WINDOW, WINDOW_SHORT);
-        let add = |outcome: &mut Outcome, speeds: &[Vec<f64>]| add(outcome, backend, looks, speeds);
-        in_turn(outcome, looks.len(), ROUNDS, &run, |index| speed(&guest, looks[index], window), add)?;
+        let add = |outcome: &mut Outcome, speeds: &[Vec<f64>]| add(outcome, backend, samplers, speeds);
+        in_turn(outcome, samplers.len(), ROUNDS, &run, |index| speed(&guest, samplers[index], window), add)?;
     }
     outcome.note(format!(
         "loss: a VM that computes all the time on one of the host's cores, {ROUNDS} windows of {} ms for each rate in turn, against the median of the windows without a sampler; the lower bound is stops of the vCPU at the same moments, in which nothing is read",
@@ -53,31 +54,31 @@ pub fn measure(outcome: &mut Outcome, run: &Run) -> Result<()> {
 }
 
 /// Figures of one guest; `speeds` are rounds per second in each window, by sampler.
-fn add(outcome: &mut Outcome, backend: &str, looks: &[Look], speeds: &[Vec<f64>]) {
+fn add(outcome: &mut Outcome, backend: &str, samplers: &[Sampler], speeds: &[Vec<f64>]) {
     let Some(undisturbed) = Summary::of(&speeds[0]).map(|summary| summary.median) else { return };
     outcome.add(Figure::of(&format!("sampling.{backend}.undisturbed_rounds_s"), "rounds/s", &speeds[0]));
-    for (look, speeds) in looks.iter().zip(speeds) {
+    for (sampler, speeds) in samplers.iter().zip(speeds) {
         let losses: Vec<f64> = speeds.iter().map(|speed| (1.0 - speed / undisturbed) * 100.0).collect();
-        let name = match look {
-            Look::Unheld => continue,
-            Look::Record(rate) => format!("sampling.{backend}.loss_percent_{rate}hz"),
-            Look::Stops(rate) => format!("floor.stop_loss_percent_{rate}hz"),
+        let name = match sampler {
+            Sampler::Unheld => continue,
+            Sampler::Record(rate) => format!("sampling.{backend}.loss_percent_{rate}hz"),
+            Sampler::Stops(rate) => format!("floor.stop_loss_percent_{rate}hz"),
         };
         outcome.add(Figure::of(&name, "%", &losses));
     }
 }
 
 /// Rounds per second of the guest in a window.
-fn speed(guest: &Guest, look: Look, window: Duration) -> Result<f64> {
-    let mut looking = start(look, guest, window)?;
+fn speed(guest: &Guest, sampler: Sampler, window: Duration) -> Result<f64> {
+    let mut sampling = start(sampler, guest, window)?;
     std::thread::sleep(SETTLE);
     let mark = guest.mark();
     std::thread::sleep(window);
     let speed = guest.speed_since(mark).context("the guest prints nothing")?;
-    if let Some(looking) = &mut looking {
-        let status = looking.wait(Duration::from_secs(20)).context("the sampler does not end")?;
+    if let Some(sampling) = &mut sampling {
+        let status = sampling.wait(Duration::from_secs(20)).context("the sampler does not end")?;
         if !status.success() {
-            bail!("the sampler failed: {}", looking.output());
+            bail!("the sampler failed: {}", sampling.output());
         }
     }
     std::thread::sleep(SETTLE / 2);
@@ -85,12 +86,12 @@ fn speed(guest: &Guest, look: Look, window: Duration) -> Result<f64> {
 }
 
 /// Starts a sampler, for a window and the time around it.
-fn start(look: Look, guest: &Guest, window: Duration) -> Result<Option<Process>> {
+fn start(sampler: Sampler, guest: &Guest, window: Duration) -> Result<Option<Process>> {
     let time = window + SETTLE * 2;
-    let mut command = match look {
-        Look::Unheld => return Ok(None),
-        Look::Record(rate) => recorder(guest.pid(), rate, time.as_secs_f64(), &guest.file("recording"))?,
-        Look::Stops(rate) => {
+    let mut command = match sampler {
+        Sampler::Unheld => return Ok(None),
+        Sampler::Record(rate) => recorder(guest.pid(), rate, time.as_secs_f64(), &guest.file("recording"))?,
+        Sampler::Stops(rate) => {
             let mut command = Command::new(programs::built("examples/pauses").context("`pauses` is not built")?);
             let count = (time.as_secs_f64() * f64::from(rate)) as u64;
             command.args(["stops", &guest.pid().to_string(), &count.to_string(), &rate.to_string()]);

@@ -63,7 +63,7 @@ pub fn measure(outcome: &mut Outcome, run: &Run) -> Result<()> {
         let turn = Turn { samples, kvm_samples, limit: if has_gdb { limit / turns as u32 } else { Duration::ZERO } };
         let mut times = Times::default();
         for _ in run.rounds(turns) {
-            look_at(*world, &guest, &turn, &mut times)?;
+            one_turn(*world, &guest, &turn, &mut times)?;
             run.so_far(outcome, |so_far| add_all(so_far, *world, is_first, &times));
         }
         add_all(outcome, *world, is_first, &times);
@@ -106,7 +106,7 @@ fn add_peers(outcome: &mut Outcome, prefix: &str, times: &Times, floor_us: Optio
 }
 
 /// One turn of each way.
-fn look_at(world: World, guest: &Guest, turn: &Turn, times: &mut Times) -> Result<()> {
+fn one_turn(world: World, guest: &Guest, turn: &Turn, times: &mut Times) -> Result<()> {
     if world == World::Kvm {
         ours("kvm", turn.kvm_samples, guest, times)?;
     }

@@ -54,8 +54,8 @@ pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
         world.start(guest)?;
         let (mut in_a_row, mut rested, mut by_xenctx) = (Times::default(), Times::default(), Vec::new());
         for turn in 0..TURNS {
-            look(&mut world, guest, ROW, &mut in_a_row)?;
-            look(&mut world, guest, 0, &mut rested)?;
+            measure(&mut world, guest, ROW, &mut in_a_row)?;
+            measure(&mut world, guest, 0, &mut rested)?;
             xenctx(&mut world, guest, &mut by_xenctx)?;
             run.done(index * (TURNS + 1) + turn + 1, GUESTS.len() * (TURNS + 1));
         }
@@ -103,7 +103,7 @@ fn add(outcome: &mut Outcome, guest: &str, how: &str, times: &Times) {
 }
 
 /// One turn of ours, of uniprof's hypercalls and of one that does nothing.
-fn look(world: &mut World, guest: &Guest, row: usize, times: &mut Times) -> Result<()> {
+fn measure(world: &mut World, guest: &Guest, row: usize, times: &mut Times) -> Result<()> {
     let name = guest.name;
     let samples = SAMPLES / TURNS;
     let text = world.expect(&format!("xen_looks {name} {SHARED}/{name}.elf {samples} {RATE_HZ} {row}"), LIMIT)?;

@@ -79,7 +79,7 @@ impl Datagram {
         self.headers_bytes == IP + IPV4_BYTES + UDP_BYTES
     }
 
-    /// What two datagrams of a train have in common: all but lengths, checksums and, in IPv4, the number of the packet, which means nothing
+    /// What two datagrams of a batch have in common: all but lengths, checksums and, in IPv4, the number of the packet, which means nothing
     /// in one that may not be cut (RFC 6864, section 4.1).
     fn flow(&self) -> [&[u8]; 4] {
         let udp = self.headers_bytes - UDP_BYTES;
@@ -94,7 +94,7 @@ impl Datagram {
 }
 
 impl<'a> Batch<'a> {
-    /// A train of one datagram.
+    /// A batch of one datagram.
     pub(crate) fn new(first: &'a Datagram) -> Batch<'a> {
         Batch { first, count: 1, data_bytes: first.data_bytes, is_complete: false }
     }
@@ -104,7 +104,7 @@ impl<'a> Batch<'a> {
         self.count
     }
 
-    /// Adds the next datagram. Whether it belongs to the train.
+    /// Adds the next datagram. Whether it belongs to the batch.
     pub(crate) fn add(&mut self, next: &Datagram) -> bool {
         let headers_bytes = self.first.headers_bytes - IP;
         let fits = self.count < COUNT_MAX

@@ -39,7 +39,7 @@ pub(crate) struct Receiver {
 
 /// Buffers that were taken from the receive queue and are not yet filled, in their order.
 #[derive(Default)]
-struct Room {
+struct Space {
     buffers: VecDeque<Buffer>,
     pieces: Vec<libc::iovec>,
     bytes: usize,
@@ -123,7 +123,7 @@ impl Transmitter {
     /// Sends datagrams as one frame. Whether the host takes such a frame.
     fn send_batch(&mut self, tap: &Tap, batch: &Batch, frames: &[Frame], pieces: &[libc::iovec]) -> bool {
         let mut headers = batch.headers();
-        let mut joined = vec![libc::iovec { iov_base: headers.as_mut_ptr().cast(), iov_len: headers.len() }];
+        let mut iovecs = vec![libc::iovec { iov_base: headers.as_mut_ptr().cast(), iov_len: headers.len() }];
         for frame in &frames[..batch.count()] {
             let mut skipped = headers.len();
             for piece in &pieces[frame.pieces.clone()] {
@@ -131,15 +131,15 @@ impl Transmitter {
                 skipped -= now;
                 if now < piece.iov_len {
                     let start = piece.iov_base.wrapping_byte_add(now);
-                    joined.push(libc::iovec { iov_base: start, iov_len: piece.iov_len - now });
+                    iovecs.push(libc::iovec { iov_base: start, iov_len: piece.iov_len - now });
                 }
             }
         }
-        if joined.len() > PIECES_MAX {
+        if iovecs.len() > PIECES_MAX {
             return false;
         }
         // SAFETY: the guest's memory has the pieces, `headers` lives until the end, and they are only read.
-        let sent = unsafe { tap.write(&joined) };
+        let sent = unsafe { tap.write(&iovecs) };
         // Linux before 6.2 does not know the kind; anything else would go wrong with each datagram, too.
         self.joins = !sent.is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL));
         self.joins
@@ -163,25 +163,25 @@ impl Receiver {
             return Turn::NeedsGuest;
         }
         let mut round = ring.round(memory);
-        let mut room = Room::default();
+        let mut space = Space::default();
         let mut used = Vec::new();
         let (mut turn, mut is_wanted) = (Turn::Busy, false);
         for _ in 0..TURN {
-            while room.bytes < FRAME_BYTES_MAX && (self.is_merged || room.buffers.is_empty()) {
-                let Some(buffer) = ring.next_buffer(memory, &mut round, true, &mut room.pieces) else { break };
-                room.bytes += buffer.bytes;
-                room.buffers.push_back(buffer);
+            while space.bytes < FRAME_BYTES_MAX && (self.is_merged || space.buffers.is_empty()) {
+                let Some(buffer) = ring.next_buffer(memory, &mut round, true, &mut space.pieces) else { break };
+                space.bytes += buffer.bytes;
+                space.buffers.push_back(buffer);
             }
-            let Some(&Buffer { head, pieces, start, .. }) = room.buffers.front() else {
+            let Some(&Buffer { head, pieces, start, .. }) = space.buffers.front() else {
                 turn = if round.is_cut() { Turn::Busy } else { Turn::NeedsGuest };
                 break;
             };
             used.clear();
-            if pieces == 0 || room.pieces[0].iov_len < self.header_bytes {
+            if pieces == 0 || space.pieces[0].iov_len < self.header_bytes {
                 // It is no buffer, and goes back as it is.
                 used.push((head, 0));
             } else {
-                let mut left = match self.next_frame(tap, &mut room, &round) {
+                let mut left = match self.next_frame(tap, &mut space, &round) {
                     Ok(Some(bytes)) => bytes,
                     Ok(None) => continue,
                     Err(end) => {
@@ -189,7 +189,7 @@ impl Receiver {
                         break;
                     }
                 };
-                for buffer in &room.buffers {
+                for buffer in &space.buffers {
                     let filled = left.min(buffer.bytes);
                     used.push((buffer.head, filled as u32));
                     left -= filled;
@@ -203,7 +203,7 @@ impl Receiver {
                     let _ = memory.write_obj(count.to_le(), start.unchecked_add(HEADER_BUFFERS));
                 }
             }
-            room.take(used.len());
+            space.take(used.len());
             is_wanted |= ring.complete(memory, &used);
         }
         if !ring.is_running() {
@@ -214,7 +214,7 @@ impl Receiver {
             turn = Turn::Busy;
         }
         let queue = &mut ring.queue;
-        queue.set_next_avail(queue.next_avail().wrapping_sub(room.buffers.len() as u16));
+        queue.set_next_avail(queue.next_avail().wrapping_sub(space.buffers.len() as u16));
         if is_wanted {
             ring.interrupt();
         }
@@ -222,11 +222,11 @@ impl Receiver {
     }
 
     /// Reads a frame into the room: its length, `None` if it was lost, or why there is none.
-    fn next_frame(&mut self, tap: &Tap, room: &mut Room, round: &Round) -> Result<Option<usize>, Turn> {
+    fn next_frame(&mut self, tap: &Tap, space: &mut Space, round: &Round) -> Result<Option<usize>, Turn> {
         if self.frame_bytes == 0 {
             let whole = [libc::iovec { iov_base: self.frame.as_mut_ptr().cast(), iov_len: self.frame.len() }];
-            let is_direct = room.bytes >= FRAME_BYTES_MAX && room.pieces.len() <= PIECES_MAX;
-            let pieces = if is_direct { &room.pieces[..] } else { &whole };
+            let is_direct = space.bytes >= FRAME_BYTES_MAX && space.pieces.len() <= PIECES_MAX;
+            let pieces = if is_direct { &space.pieces[..] } else { &whole };
             // SAFETY: the pieces are the guest's memory, to which there are no references, or the frame, which is not used meanwhile.
             let bytes = match unsafe { tap.read(pieces) } {
                 Ok(bytes) if bytes > self.header_bytes => bytes,
@@ -241,7 +241,7 @@ impl Receiver {
             self.frame_bytes = bytes;
         }
         let frame = &self.frame[..self.frame_bytes];
-        if room.bytes < frame.len() {
+        if space.bytes < frame.len() {
             // Buffers of so many pieces that those of a round do not have room for it never will.
             if self.is_merged && !round.is_cut() {
                 return Err(Turn::NeedsGuest);
@@ -249,12 +249,12 @@ impl Receiver {
             self.frame_bytes = 0;
             return Ok(None);
         }
-        room.write(frame);
+        space.write(frame);
         Ok(Some(std::mem::take(&mut self.frame_bytes)))
     }
 }
 
-impl Room {
+impl Space {
     /// Removes the first buffers.
     fn take(&mut self, count: usize) {
         for buffer in self.buffers.drain(..count) {

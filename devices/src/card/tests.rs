@@ -236,7 +236,7 @@ fn sum(bytes: &[u8]) -> u32 {
 }
 
 /// The frames that the card makes of datagrams.
-fn joined(datagrams: &[Vec<u8>]) -> Vec<Vec<u8>> {
+fn coalesced(datagrams: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut host = Host::new(false);
     for (head, frame) in (0..).step_by(2).zip(datagrams) {
         host.queue_frame(head, frame);
@@ -250,7 +250,7 @@ fn joined(datagrams: &[Vec<u8>]) -> Vec<Vec<u8>> {
 fn datagrams_that_follow_each_other_are_one_frame() {
     for (is_v4, ip_bytes) in [(true, 20), (false, 40)] {
         let data = [vec![1; 1000], vec![2; 1000], vec![3; 500]];
-        let frames = joined(&data.clone().map(|data| datagram(is_v4, 9, &data)));
+        let frames = coalesced(&data.clone().map(|data| datagram(is_v4, 9, &data)));
         let [frame] = &frames[..] else { panic!("{} frames", frames.len()) };
         let udp = 12 + 14 + ip_bytes;
         // Cut after 1000 bytes of data, with headers of this length.
@@ -296,14 +296,14 @@ fn only_datagrams_that_can_be_cut_again_are_joined() {
         ("another time to live", change(26 + 8, 1)),
         ("another receiver", change(26 + 19, 9)),
     ] {
-        assert_eq!(joined(&[plain(), second.clone()]), [plain(), second], "{why}");
+        assert_eq!(coalesced(&[plain(), second.clone()]), [plain(), second], "{why}");
     }
     // Behind a shorter one another frame starts; the packet's number does not matter.
     let numbered = change(26 + 5, 8);
-    let frames = joined(&[plain(), numbered, datagram(true, 9, &[1; 99]), plain(), plain()]);
+    let frames = coalesced(&[plain(), numbered, datagram(true, 9, &[1; 99]), plain(), plain()]);
     assert_eq!(frames.iter().map(Vec::len).collect::<Vec<_>>(), [54 + 299, 54 + 200]);
     // As long as a packet can be.
-    let frames = joined(&vec![datagram(true, 9, &[1; 30_000]); 3]);
+    let frames = coalesced(&vec![datagram(true, 9, &[1; 30_000]); 3]);
     assert_eq!(frames.iter().map(Vec::len).collect::<Vec<_>>(), [54 + 60_000, 54 + 30_000]);
 }
 

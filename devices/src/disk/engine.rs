@@ -84,7 +84,7 @@ impl Engine {
         unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) }
     }
 
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn has_space(&self) -> bool {
         !self.free.is_empty() && self.bytes < BYTES_MAX
     }
 

@@ -43,8 +43,8 @@ const PAGE_SECTORS_LOG2: u8 = 3;
 const CONFIG_BYTES: usize = 60;
 
 /// How long the next request is looked for before the thread sleeps, and how long the end of one: longer than a fast disk takes.
-const LOOK: Duration = Duration::from_micros(5);
-const LOOK_FOR_END: Duration = Duration::from_micros(200);
+const REQUEST_POLL_TIME: Duration = Duration::from_micros(5);
+const COMPLETION_POLL_TIME: Duration = Duration::from_micros(200);
 /// How long the disk works until QEMU's messages are looked for.
 const TURN: Duration = Duration::from_millis(1);
 
@@ -127,7 +127,7 @@ impl Disk {
         let mut is_busy = false;
         let mut bytes = 0;
         while bytes < ROUND_BYTES
-            && self.engine.has_room()
+            && self.engine.has_space()
             && let Some(head) = ring.next_request(memory, &mut round, &mut self.read, &mut self.written)
         {
             is_busy = true;
@@ -229,12 +229,12 @@ impl Device for Disk {
             if now - start > TURN {
                 return Ok(Turn::Busy);
             }
-            if now - busy > if self.engine.is_empty() { LOOK } else { LOOK_FOR_END } {
+            if now - busy > if self.engine.is_empty() { REQUEST_POLL_TIME } else { COMPLETION_POLL_TIME } {
                 break;
             }
             std::hint::spin_loop();
         }
-        let has_request = ring.queue.enable_notification(memory).unwrap_or(false) && self.engine.has_room();
+        let has_request = ring.queue.enable_notification(memory).unwrap_or(false) && self.engine.has_space();
         Ok(if has_request || self.engine.has_unsubmitted() { Turn::Busy } else { Turn::Done })
     }
 

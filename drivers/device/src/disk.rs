@@ -22,7 +22,7 @@ use glass_api::{Block, BlockError, BlockInfo, Buf, Instant, write_zeroes_as_byte
 use glass_lib_trace::{BlockKind, Name};
 
 /// What a request waits for that the disk has no room for.
-static NO_ROOM: Name = Name::new("disk: no room for another request");
+static NO_SPACE: Name = Name::new("disk: no room for another request");
 
 /// What becomes of a request: its result, and its buffer, which a flush has none of.
 pub type Complete<'a> = &'a mut dyn FnMut(RequestId, Result<(), BlockError>, Option<Buf>);
@@ -36,7 +36,7 @@ pub trait BlockDevice {
     /// Requests that can be in flight: the numbers of all are below this.
     fn requests_max(&self) -> usize;
     /// Whether a request can be taken now.
-    fn has_room(&self) -> bool;
+    fn has_space(&self) -> bool;
     /// Takes a request; the device is notified at the next kick. On error the request comes back.
     fn submit(&mut self, request: Request) -> Result<RequestId, (SubmitError, Request)>;
     /// Hands one finished request to `complete`; all requests at once when the device has violated its protocol. Returns their
@@ -72,8 +72,8 @@ impl<B: BlockDevice + ?Sized> BlockDevice for Box<B> {
     fn requests_max(&self) -> usize {
         (**self).requests_max()
     }
-    fn has_room(&self) -> bool {
-        (**self).has_room()
+    fn has_space(&self) -> bool {
+        (**self).has_space()
     }
     fn submit(&mut self, request: Request) -> Result<RequestId, (SubmitError, Request)> {
         (**self).submit(request)
@@ -278,8 +278,8 @@ impl<B: BlockDevice> Shared<B> {
     }
 
     /// Records in the trace that the task is queued to submit.
-    fn block_on_room(&self) {
-        glass_lib_trace::block(BlockKind::Resource, &NO_ROOM, self.blk.trace_name().into());
+    fn block_on_space(&self) {
+        glass_lib_trace::block(BlockKind::Resource, &NO_SPACE, self.blk.trace_name().into());
     }
 
     /// Whether the disk is broken, or does not answer.
@@ -288,15 +288,15 @@ impl<B: BlockDevice> Shared<B> {
     }
 
     /// Whether a request gets an answer from `submit` other than "full".
-    fn has_room(&self) -> bool {
-        self.refuses_all() || self.blk.has_room()
+    fn has_space(&self) -> bool {
+        self.refuses_all() || self.blk.has_space()
     }
 
     /// Wakes the first in the queue, or all if none gets in.
     fn admit(&mut self) {
         let count = match self.refuses_all() {
             true => self.waiting.len(),
-            false => usize::from(self.has_room()),
+            false => usize::from(self.has_space()),
         };
         let wakers = self.waiting.iter().take(count).map(|(_, waker)| waker.clone());
         self.woken.extend(wakers);
@@ -439,30 +439,30 @@ impl<B: BlockDevice> Future for Pending<B> {
         let Pending { disk, state } = self.get_mut();
         with_wakes(&disk.shared, |shared| match mem::replace(state, State::Ended) {
             State::New(request) => {
-                if shared.waiting.is_empty() && shared.has_room() {
+                if shared.waiting.is_empty() && shared.has_space() {
                     return shared.submit(request, state, context.waker());
                 }
                 shared.tickets += 1;
                 shared.waiting.push_back((shared.tickets, context.waker().clone()));
                 *state = State::Waiting(request, shared.tickets);
-                shared.block_on_room();
+                shared.block_on_space();
                 Poll::Pending
             }
             State::Waiting(request, ticket) => {
                 let place = shared.waiting.iter().position(|(waiting, _)| *waiting == ticket);
                 let place = place.expect("a waiting request stands in the queue");
-                if shared.has_room() && (place == 0 || shared.refuses_all()) {
+                if shared.has_space() && (place == 0 || shared.refuses_all()) {
                     shared.waiting.remove(place);
                     let poll = shared.submit(request, state, context.waker());
                     // Each lets in the next one, so that all get in, in order.
-                    if shared.has_room() {
+                    if shared.has_space() {
                         shared.admit();
                     }
                     return poll;
                 }
                 shared.waiting[place].1.clone_from(context.waker());
                 *state = State::Waiting(request, ticket);
-                shared.block_on_room();
+                shared.block_on_space();
                 Poll::Pending
             }
             State::Submitted { slot, number } => match mem::replace(&mut shared.slots[slot], Slot::Free) {
@@ -489,7 +489,7 @@ impl<B: BlockDevice> Drop for Pending<B> {
         with_wakes(&self.disk.shared, |shared| match self.state {
             State::Waiting(_, ticket) => {
                 shared.waiting.retain(|(waiting, _)| *waiting != ticket);
-                if shared.has_room() {
+                if shared.has_space() {
                     shared.admit();
                 }
             }

@@ -34,14 +34,14 @@ pub unsafe trait Dma {
     fn allocate(&self, bytes: usize, users: Users) -> Option<DmaMemory>;
 
     /// Lends `bytes` bytes of ordinary memory at `pointer` to the device, and returns the address by which it reaches them. `None` when
-    /// there is no memory for another loan.
+    /// there is no memory for another mapping.
     ///
     /// # Safety
     /// The bytes must be initialised memory that stays where it is until it is given back, that is not written meanwhile and, with
     /// [`Users::DeviceWrites`], not used at all.
     unsafe fn share(&self, pointer: *mut u8, bytes: usize, users: Users) -> Option<u64>;
 
-    /// Ends a loan: the device does not reach the memory any more, and what it has written is there.
+    /// Ends a mapping: the device does not reach the memory any more, and what it has written is there.
     ///
     /// # Safety
     /// `address` must come from [`Dma::share`] with the same other arguments, the memory still be there, and no request that names it

@@ -158,7 +158,7 @@ impl<T: Transport, D: Dma> Blk<T, D> {
     }
 
     /// Requests in flight.
-    fn under_way(&self) -> u32 {
+    fn in_flight(&self) -> u32 {
         (self.operations.len() - self.free.len()) as u32
     }
 
@@ -205,7 +205,7 @@ impl<T: Transport, D: Dma> Blk<T, D> {
                     return Err((SubmitError::Refused(BlockError::Shared), Request::Read { offset, buf }));
                 };
                 let (pointer, length) = (bytes.as_mut_ptr(), bytes.len());
-                // SAFETY: the buffer has no other owner, and stays in the operation, untouched, as long as its loan lasts.
+                // SAFETY: the buffer has no other owner, and stays in the operation, untouched, as long as its mapping lasts.
                 match unsafe { DmaMapping::new(&self.dma, pointer, length, Users::DeviceWrites) } {
                     Some(mapping) => Ok(new(Kind::Read, offset, length, Some(mapping), Some(buf))),
                     None => Err((NOT_MAPPED, Request::Read { offset, buf })),
@@ -213,7 +213,7 @@ impl<T: Transport, D: Dma> Blk<T, D> {
             }
             Request::Write { offset, buf } => {
                 let (pointer, length) = (buf.as_ptr().cast_mut(), buf.len());
-                // SAFETY: the buffer stays in the operation as long as its loan lasts; a buffer with several owners is never written.
+                // SAFETY: the buffer stays in the operation as long as its mapping lasts; a buffer with several owners is never written.
                 match unsafe { DmaMapping::new(&self.dma, pointer, length, Users::DeviceReads) } {
                     Some(mapping) => Ok(new(Kind::Write, offset, length, Some(mapping), Some(buf))),
                     None => Err((NOT_MAPPED, Request::Write { offset, buf })),
@@ -256,7 +256,7 @@ impl<T: Transport, D: Dma> Blk<T, D> {
             let status = self.areas.device_address(area + STATUS_OFFSET);
             segments[count] = Segment { address: status, bytes: 1, device_writes: true };
             let segments = &segments[..=count];
-            if !self.queue.has_room(segments.len()) {
+            if !self.queue.has_space(segments.len()) {
                 self.unsent.push_front(id);
                 return;
             }
@@ -328,12 +328,12 @@ impl<T: Transport, D: Dma> Blk<T, D> {
         if let Some(mut operation) = self.operations[usize::from(id)].take() {
             self.free.push(id);
             if let Some(mapping) = operation.mapping.take() {
-                // SAFETY: `operation` made the loan of the buffer that is still in there, and every piece of the request has
+                // SAFETY: `operation` made the mapping of the buffer that is still in there, and every piece of the request has
                 // completed, or the device was reset.
                 unsafe { mapping.end(&self.dma) };
             }
             let has_failed = operation.result.is_err();
-            glass_lib_trace::complete(self.name, operation.number, operation.bytes, self.under_way(), has_failed);
+            glass_lib_trace::complete(self.name, operation.number, operation.bytes, self.in_flight(), has_failed);
             complete(RequestId::new(id), operation.result, operation.buf);
         }
     }
@@ -367,7 +367,7 @@ impl<T: Transport, D: Dma> Blk<T, D> {
             return;
         }
         for operation in self.operations.iter_mut().flatten() {
-            // The loan never ends, and the buffer has one owner forever: the bytes are not freed, and cannot be written by us.
+            // The mapping never ends, and the buffer has one owner forever: the bytes are not freed, and cannot be written by us.
             operation.mapping = None;
             mem::forget(operation.buf.clone());
         }
@@ -376,7 +376,7 @@ impl<T: Transport, D: Dma> Blk<T, D> {
     /// The request that an operation was made of that was not sent.
     fn take_back(&self, mut operation: Operation) -> Request {
         if let Some(mapping) = operation.mapping.take() {
-            // SAFETY: the loan is of the buffer that is still in there, and no request names it.
+            // SAFETY: the mapping is of the buffer that is still in there, and no request names it.
             unsafe { mapping.end(&self.dma) };
         }
         operation.into_request()
@@ -396,7 +396,7 @@ impl<T: Transport, D: Dma> BlockDevice for Blk<T, D> {
         self.operations.len()
     }
 
-    fn has_room(&self) -> bool {
+    fn has_space(&self) -> bool {
         !self.free.is_empty()
     }
 
@@ -416,7 +416,7 @@ impl<T: Transport, D: Dma> BlockDevice for Blk<T, D> {
             operation.kind.traced(),
             operation.number,
             operation.bytes,
-            self.under_way(),
+            self.in_flight(),
         );
         self.operations[usize::from(id)] = Some(operation);
         self.send();
@@ -506,7 +506,7 @@ impl<T: Transport, D: Dma> Drop for Blk<T, D> {
         self.end_use();
         for mut operation in self.operations.drain(..).flatten() {
             if let Some(mapping) = operation.mapping.take() {
-                // SAFETY: the device was reset (`end_use` takes the loans of one that did not obey), and the buffer is dropped
+                // SAFETY: the device was reset (`end_use` takes the mappings of one that did not obey), and the buffer is dropped
                 // after this.
                 unsafe { mapping.end(&self.dma) };
             }

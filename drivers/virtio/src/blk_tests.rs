@@ -177,7 +177,7 @@ fn a_long_request_takes_one_descriptor_and_a_table() {
         blk.submit(Request::Read { offset: 0, buf: Buf::zeroed(2048).unwrap() }).unwrap();
         assert_eq!(fake.with(0, |queue| queue.take()).expect("the queue has room").segments.len(), 6);
     }
-    assert!(!blk.has_room());
+    assert!(!blk.has_space());
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn the_last_segment_has_what_is_left() {
 #[test]
 fn a_full_disk_gives_the_request_back() {
     let (_platter, mut blk) = Platter::new(ALL, &config(0, 126, 512));
-    while blk.has_room() {
+    while blk.has_space() {
         blk.submit(Request::Flush).unwrap();
     }
     let buf = || Buf::copy_of(&[7; 1024]).unwrap();
@@ -471,7 +471,7 @@ fn buffers_are_lent_for_their_request_only() {
     assert_eq!(dma.count(), 0);
     assert_eq!(bufs[0].1[..], [7; 1024]);
     assert_eq!((bufs[0].0, bufs[1].0), (Ok(()), Ok(())));
-    // Refused, failed or dropped: no loan is left.
+    // Refused, failed or dropped: no mapping is left.
     let shared = bufs.pop().unwrap().1;
     assert!(blk.submit(Request::Write { offset: 1 << 40, buf: shared.clone() }).is_err());
     for _ in 0..blk.requests_max() {
@@ -544,7 +544,7 @@ fn step() -> impl Strategy<Value = Step> {
 fn run(config: &[u8], features: u64, steps: &[Step], violation_at: Option<(usize, u32, u32)>) {
     let (mut platter, mut blk) = Platter::new(features, config);
     let mut expected = platter.bytes.clone();
-    let mut under_way: Vec<(usize, Note)> = Vec::new();
+    let mut in_flight: Vec<(usize, Note)> = Vec::new();
     let mut busy = vec![false; SECTORS as usize];
     let violation = violation_at.map(|(at, id, bytes)| (at % (steps.len() + 1), Step::Violation { id, bytes }));
     let mut broken = false;
@@ -556,7 +556,7 @@ fn run(config: &[u8], features: u64, steps: &[Step], violation_at: Option<(usize
                 Step::Write { sector, sectors, fill } => (sector, sectors, Some(fill)),
                 Step::Flush => {
                     if let Ok(id) = blk.submit(Request::Flush) {
-                        under_way.push((id.index(), Note { sectors: 0..0, fill: None, is_flush: true }));
+                        in_flight.push((id.index(), Note { sectors: 0..0, fill: None, is_flush: true }));
                     }
                     continue;
                 }
@@ -570,7 +570,7 @@ fn run(config: &[u8], features: u64, steps: &[Step], violation_at: Option<(usize
                 Step::Answer { .. } => continue,
                 Step::Poll => {
                     let outcomes = poll(&mut blk);
-                    settle(outcomes, &mut under_way, &mut expected, &mut busy, &platter);
+                    settle(outcomes, &mut in_flight, &mut expected, &mut busy, &platter);
                     continue;
                 }
                 Step::Violation { id, bytes } => {
@@ -590,20 +590,20 @@ fn run(config: &[u8], features: u64, steps: &[Step], violation_at: Option<(usize
             };
             if let Ok(id) = blk.submit(request) {
                 busy[range.clone()].fill(true);
-                under_way.push((id.index(), Note { sectors: range, fill, is_flush: false }));
+                in_flight.push((id.index(), Note { sectors: range, fill, is_flush: false }));
             }
         }
     }
     if broken {
         // All that is left comes back; an invalid answer that named a request in flight may not have been detected.
         let outcomes = poll(&mut blk);
-        settle(outcomes, &mut under_way, &mut expected, &mut busy, &platter);
-        assert!(blk.violation().is_none() || under_way.is_empty(), "a buffer was lost");
+        settle(outcomes, &mut in_flight, &mut expected, &mut busy, &platter);
+        assert!(blk.violation().is_none() || in_flight.is_empty(), "a buffer was lost");
         return;
     }
     let outcomes = finish(&mut platter, &mut blk);
-    settle(outcomes, &mut under_way, &mut expected, &mut busy, &platter);
-    assert!(under_way.is_empty(), "{under_way:?} never completed");
+    settle(outcomes, &mut in_flight, &mut expected, &mut busy, &platter);
+    assert!(in_flight.is_empty(), "{in_flight:?} never completed");
 }
 
 /// What the model remembers of a request.
@@ -616,14 +616,14 @@ struct Note {
 
 fn settle(
     outcomes: Vec<Outcome>,
-    under_way: &mut Vec<(usize, Note)>,
+    in_flight: &mut Vec<(usize, Note)>,
     expected: &mut [u8],
     busy: &mut [bool],
     platter: &Platter,
 ) {
     for (id, result, buf) in outcomes {
-        let place = under_way.iter().position(|request| request.0 == id).expect("completed without being in flight");
-        let (_, request) = under_way.swap_remove(place);
+        let place = in_flight.iter().position(|request| request.0 == id).expect("completed without being in flight");
+        let (_, request) = in_flight.swap_remove(place);
         assert_eq!(request.is_flush, buf.is_none());
         let Some(buf) = buf else { continue };
         let bytes = request.sectors.start * 512..request.sectors.end * 512;

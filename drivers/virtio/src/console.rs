@@ -2,8 +2,8 @@
 //!
 //! Writing never waits. Text is gathered in a buffer that is sent when it is full or at the next
 //! kick; when the host does not read and all buffers are in flight, text is dropped. A writer that waits
-//! instead calls [`Console::has_room`] first, then [`Console::want_room`], and polls
-//! [`Console::take_room`].
+//! instead calls [`Console::has_space`] first, then [`Console::want_space`], and polls
+//! [`Console::take_space_freed`].
 
 use crate::console_input::{INPUT_BUFFERS, Input};
 use crate::console_output::Output;
@@ -85,19 +85,19 @@ impl<T: Transport, D: Dma> Console<T, D> {
 
     /// Whether [`Console::write`] takes `bytes` bytes now, or if that is more than there ever is room for, whether
     /// everything is free. True for a console that does not work: it drops what it gets.
-    pub fn has_room(&mut self, bytes: usize) -> bool {
-        self.port.output.has_room(bytes) || self.violation().is_some()
+    pub fn has_space(&mut self, bytes: usize) -> bool {
+        self.port.output.has_space(bytes) || self.violation().is_some()
     }
 
     /// Requests a notice when the host has read something: [`Driver::poll`] then reports progress, [`Driver::arm`] requests
-    /// an interrupt, and [`Console::take_room`] answers once.
-    pub fn want_room(&mut self) {
-        self.port.output.want_room();
+    /// an interrupt, and [`Console::take_space_freed`] answers once.
+    pub fn want_space(&mut self) {
+        self.port.output.want_space();
     }
 
-    /// Whether the host has read something since [`Console::want_room`], or never will. True once.
-    pub fn take_room(&mut self) -> bool {
-        self.port.output.take_room()
+    /// Whether the host has read something since [`Console::want_space`], or never will. True once.
+    pub fn take_space_freed(&mut self) -> bool {
+        self.port.output.take_space_freed()
     }
 
     /// Takes as much of `text` as there is room for and returns how much. The host gets it at the next kick.
@@ -110,11 +110,11 @@ impl<T: Transport, D: Dma> Console<T, D> {
         self.port.input.read(bytes)
     }
 
-    /// Sends everything and polls up to `looks` times whether the host has taken it. For the crash
+    /// Sends everything and polls up to `polls` times whether the host has taken it. For the crash
     /// report of a VM: it spins. Returns whether the host has everything.
-    pub fn drain(&mut self, looks: usize) -> bool {
+    pub fn drain(&mut self, polls: usize) -> bool {
         self.kick();
-        for _ in 0..looks {
+        for _ in 0..polls {
             self.port.output.reap();
             if self.port.output.queue.in_flight() == 0 || self.port.output.queue.violation().is_some() {
                 break;
@@ -137,10 +137,10 @@ impl<T: Transport, D: Dma> Driver for Console<T, D> {
     fn poll(&mut self) -> bool {
         if !self.check() {
             self.port.output.end_wait();
-            return self.port.output.room_came();
+            return self.port.output.space_freed();
         }
         self.port.output.reap_if_wanted();
-        self.port.input.has_input() || self.port.output.room_came()
+        self.port.input.has_input() || self.port.output.space_freed()
     }
 
     fn kick(&mut self) -> bool {
@@ -157,10 +157,10 @@ impl<T: Transport, D: Dma> Driver for Console<T, D> {
             self.port.output.queue.break_with(violation);
         }
         if !self.check() {
-            return self.port.output.wants_room() || self.port.output.room_came();
+            return self.port.output.wants_space() || self.port.output.space_freed();
         }
-        let has_room = self.port.output.wants_room() && self.port.output.queue.arm();
-        self.port.input.queue.arm() || self.port.input.has_input() || has_room || self.port.output.room_came()
+        let has_space = self.port.output.wants_space() && self.port.output.queue.arm();
+        self.port.input.queue.arm() || self.port.input.has_input() || has_space || self.port.output.space_freed()
     }
 
     fn disarm(&mut self) {
@@ -181,11 +181,11 @@ impl<T: Transport, D: Dma> Driver for Console<T, D> {
     /// Text that the host had not taken is lost. A writer that waits for room need not wait any more.
     fn restart(&mut self) -> Result<(), SetupError> {
         let name = self.port.output.name;
-        let waits = self.port.output.wants_room() || self.port.output.room_came();
+        let waits = self.port.output.wants_space() || self.port.output.space_freed();
         self.port = start(&mut self.session, &self.dma, &self.config)?;
         self.set_trace_name(name);
         if waits {
-            self.port.output.want_room();
+            self.port.output.want_space();
             self.port.output.end_wait();
         }
         self.kick();

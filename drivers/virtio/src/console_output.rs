@@ -28,9 +28,9 @@ pub struct Output {
     /// Bytes on their way to the host, as far as we have looked.
     waiting_bytes: u64,
     /// A writer wants to hear when there is room.
-    wants_room: bool,
+    wants_space: bool,
     /// There is some, and the writer does not know it yet.
-    room_came: bool,
+    space_freed: bool,
     /// The console's name in the trace.
     pub name: u32,
 }
@@ -64,15 +64,15 @@ impl Output {
             queue,
             sent_count: 0,
             waiting_bytes: 0,
-            wants_room: false,
-            room_came: false,
+            wants_space: false,
+            space_freed: false,
             name: 0,
         })
     }
 
     /// Whether [`Output::write`] takes `bytes` bytes now, or if that is more than there ever is room for, whether
     /// everything is free.
-    pub fn has_room(&mut self, bytes: usize) -> bool {
+    pub fn has_space(&mut self, bytes: usize) -> bool {
         let is_enough = |output: &Output| {
             let current = output.current.map_or(0, |(_, filled)| output.buffer_bytes - filled);
             let free = output.free.len() * output.buffer_bytes + current;
@@ -84,25 +84,25 @@ impl Output {
         is_enough(self)
     }
 
-    pub fn want_room(&mut self) {
-        self.wants_room = true;
+    pub fn want_space(&mut self) {
+        self.wants_space = true;
     }
 
-    pub fn wants_room(&self) -> bool {
-        self.wants_room
+    pub fn wants_space(&self) -> bool {
+        self.wants_space
     }
 
-    pub fn room_came(&self) -> bool {
-        self.room_came
+    pub fn space_freed(&self) -> bool {
+        self.space_freed
     }
 
-    pub fn take_room(&mut self) -> bool {
-        mem::take(&mut self.room_came)
+    pub fn take_space_freed(&mut self) -> bool {
+        mem::take(&mut self.space_freed)
     }
 
     /// Writers that wait for room need not wait any more.
     pub fn end_wait(&mut self) {
-        self.room_came |= mem::take(&mut self.wants_room);
+        self.space_freed |= mem::take(&mut self.wants_space);
     }
 
     /// Takes as much of `text` as there is room for and returns how much.
@@ -134,7 +134,7 @@ impl Output {
     /// Takes back what the host has read. Usually that is done when the next buffer is needed; a writer that waits, and a
     /// trace, want to know it earlier.
     pub fn reap_if_wanted(&mut self) {
-        if self.wants_room || glass_lib_trace::is_on(Group::Devices) || glass_lib_trace::is_on(Group::Counters) {
+        if self.wants_space || glass_lib_trace::is_on(Group::Devices) || glass_lib_trace::is_on(Group::Counters) {
             self.reap();
         }
     }

@@ -161,7 +161,7 @@ fn interrupts_come_only_while_it_is_armed() {
             console.write(b"text");
             console.kick();
             if waits {
-                console.want_room();
+                console.want_space();
             }
             assert!(!console.arm());
             let is_wanted = fake.with(1, |queue| {
@@ -170,7 +170,7 @@ fn interrupts_come_only_while_it_is_armed() {
             });
             assert_eq!(is_wanted, waits, "{features:#x}");
             assert_eq!(console.poll(), waits);
-            assert_eq!(console.take_room(), waits);
+            assert_eq!(console.take_space_freed(), waits);
             console.disarm();
         }
     }
@@ -184,11 +184,11 @@ fn a_device_that_has_given_up_is_noticed_when_it_interrupts() {
     assert!(!console.arm() && console.violation().is_none(), "the status is not read without a reason");
     console.acknowledge();
     assert_eq!(fake.state().acknowledged, 1);
-    console.want_room();
+    console.want_space();
     assert!(console.arm(), "who waits for room must not sleep");
     assert_eq!(console.violation(), Some(Violation::NeedsReset));
     assert!(console.poll() && console.arm(), "nor who has not heard yet that there is room");
-    assert!(console.take_room() && console.has_room(1 << 20) && !console.arm());
+    assert!(console.take_space_freed() && console.has_space(1 << 20) && !console.arm());
     assert_eq!(fake.state().status, 0);
 }
 
@@ -205,16 +205,16 @@ fn a_console_takes_the_features_that_it_knows() {
 fn room_is_counted_in_bytes() {
     let config = ConsoleConfig { buffers: 3, buffer_bytes: 100, receive: false, port: 0 };
     let (fake, mut console) = console(config);
-    assert!(console.has_room(300) && console.has_room(301), "there is never room for more");
+    assert!(console.has_space(300) && console.has_space(301), "there is never room for more");
     console.write(&[b'x'; 30]);
-    assert!(console.has_room(270) && !console.has_room(271) && !console.has_room(301));
+    assert!(console.has_space(270) && !console.has_space(271) && !console.has_space(301));
     console.write(&[b'x'; 100]);
-    assert!(console.has_room(170) && !console.has_room(171));
+    assert!(console.has_space(170) && !console.has_space(171));
     console.write(&[b'x'; 169]);
-    assert!(console.has_room(1) && !console.has_room(2));
+    assert!(console.has_space(1) && !console.has_space(2));
     // What the host has read is room again, and what is being filled is not.
     read(&fake);
-    assert!(console.has_room(201) && !console.has_room(202));
+    assert!(console.has_space(201) && !console.has_space(202));
 }
 
 /// A writer that is to be informed twice, before it has looked, is informed.
@@ -222,13 +222,13 @@ fn room_is_counted_in_bytes() {
 fn room_that_came_is_reported_until_it_is_taken() {
     let (fake, mut console) = console(ConsoleConfig::default());
     for _ in 0..2 {
-        console.want_room();
+        console.want_space();
         console.write(b"text");
         console.kick();
         assert_eq!(read(&fake), b"text");
         assert!(console.poll() && console.arm());
     }
-    assert!(console.take_room() && !console.take_room());
+    assert!(console.take_space_freed() && !console.take_space_freed());
     assert!(!console.poll() && !console.arm());
 }
 
@@ -284,14 +284,14 @@ fn a_console_that_gave_up_is_started_again() {
         let (fake, mut console) = console(ConsoleConfig { receive: true, ..ConsoleConfig::default() });
         console.write(b"lost");
         if waits {
-            console.want_room();
+            console.want_space();
         }
         fake.state().status |= status::NEEDS_RESET;
         console.acknowledge();
         console.arm();
         assert_eq!(console.violation(), Some(Violation::NeedsReset));
         console.restart().unwrap();
-        assert_eq!((console.violation(), console.poll(), console.take_room()), (None, waits, waits));
+        assert_eq!((console.violation(), console.poll(), console.take_space_freed()), (None, waits, waits));
         console.write(b"text");
         console.kick();
         assert_eq!(read(&fake), b"text");
@@ -302,12 +302,12 @@ fn a_console_that_gave_up_is_started_again() {
         });
         assert_eq!(console.read(&mut [0; 8]), 5);
         // A notice that has come and was not taken yet stays.
-        console.want_room();
+        console.want_space();
         console.write(b"text");
         console.kick();
         read(&fake);
         assert!(console.poll());
         console.restart().unwrap();
-        assert!(console.take_room() && !console.take_room());
+        assert!(console.take_space_freed() && !console.take_space_freed());
     }
 }

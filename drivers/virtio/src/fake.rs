@@ -363,8 +363,8 @@ unsafe fn release_guarded(inner: NonNull<u8>, bytes: usize) {
     unsafe { dealloc(start.as_ptr(), layout) }
 }
 
-/// Lends copies: a device never sees a buffer itself, and what it writes after a loan has ended has no effect. For machines whose
-/// devices see only a part of the memory; in tests it finds a loan that is not ended, or too early.
+/// Lends copies: a device never sees a buffer itself, and what it writes after a mapping has ended has no effect. For machines whose
+/// devices see only a part of the memory; in tests it finds a mapping that is not ended, or too early.
 #[derive(Clone, Default)]
 pub struct BounceDma(Arc<Mutex<Vec<MappedBuffer>>>, Arc<AtomicBool>);
 
@@ -375,7 +375,7 @@ struct MappedBuffer {
 }
 
 impl BounceDma {
-    /// Loans that have not ended.
+    /// Mappings that have not ended.
     pub fn count(&self) -> usize {
         self.0.lock().unwrap().len()
     }
@@ -386,7 +386,7 @@ impl BounceDma {
     }
 }
 
-// SAFETY: a loan's address is that of a copy, which lives until the loan ends.
+// SAFETY: a mapping's address is that of a copy, which lives until the mapping ends.
 unsafe impl Dma for BounceDma {
     fn allocate(&self, bytes: usize, users: Users) -> Option<DmaMemory> {
         IdentityDma.allocate(bytes, users)
@@ -406,11 +406,12 @@ unsafe impl Dma for BounceDma {
 
     unsafe fn unshare(&self, address: u64, pointer: *mut u8, bytes: usize, users: Users) {
         let mut mapped = self.0.lock().unwrap();
-        let found = mapped.iter().position(|mapped| mapped.copy.device_address(0) == address).expect("the loan exists");
+        let found =
+            mapped.iter().position(|mapped| mapped.copy.device_address(0) == address).expect("the mapping exists");
         let mapping = mapped.swap_remove(found);
         assert_eq!((mapping.bytes, mapping.users), (bytes, users));
         if users == Users::DeviceWrites {
-            // SAFETY: the caller vouches for the memory, which is as long as the loan.
+            // SAFETY: the caller vouches for the memory, which is as long as the mapping.
             mapping.copy.copy_to(0, unsafe { core::slice::from_raw_parts_mut(pointer, bytes) });
         }
     }

@@ -39,7 +39,7 @@ const FORGETS_MAX: usize = 4 * NAMES_MAX;
 const STARTED_AGAIN: FileError = FileError::Broken("its device was started again");
 
 /// What a request waits for that the device has no room for.
-static NO_ROOM: Name = Name::new("files: no room for another request");
+static NO_SPACE: Name = Name::new("files: no room for another request");
 
 /// A directory of the host. Clones are handles to the same one: a task's, and the platform's own to drive it.
 pub struct HostFiles<T: Transport, D: Dma> {
@@ -217,7 +217,7 @@ impl<T: Transport, D: Dma> HostFiles<T, D> {
     }
 
     /// The node of `name` in `parent`, and its metadata.
-    async fn look_up(&self, parent: &Rc<Node>, name: &str) -> Result<(Rc<Node>, Metadata), FileError> {
+    async fn lookup(&self, parent: &Rc<Node>, name: &str) -> Result<(Rc<Node>, Metadata), FileError> {
         let now = self.now();
         if let Some(known) = self.shared.state.borrow().names.get(&(parent.number, name.into()))
             && known.valid_until > now
@@ -248,7 +248,7 @@ impl<T: Transport, D: Dma> HostFiles<T, D> {
             metadata_until: now + entry.metadata_valid,
         };
         let replaced = state.names.insert((parent.number, name.into()), known);
-        let removed = state.make_room(now);
+        let removed = state.evict(now);
         drop(state);
         drop((replaced, removed));
         node.map(|node| (node, entry.metadata)).ok_or(FileError::NotFound)
@@ -268,7 +268,7 @@ impl<T: Transport, D: Dma> HostFiles<T, D> {
     async fn directory<'a>(&self, names: impl Iterator<Item = &'a str>) -> Result<Rc<Node>, FileError> {
         let mut node = self.root();
         for name in names {
-            let (next, metadata) = self.look_up(&node, name).await?;
+            let (next, metadata) = self.lookup(&node, name).await?;
             match metadata.kind {
                 FileKind::Directory => node = next,
                 FileKind::SymbolicLink => return Err(FileError::SymbolicLink),
@@ -292,7 +292,7 @@ impl<T: Transport, D: Dma> HostFiles<T, D> {
     }
 
     async fn open_existing(&self, parent: &Rc<Node>, name: &str, is_write: bool) -> Result<OpenFile<T, D>, FileError> {
-        let (node, metadata) = self.look_up(parent, name).await?;
+        let (node, metadata) = self.lookup(parent, name).await?;
         match metadata.kind {
             FileKind::File => self.open_node(node, is_write).await,
             FileKind::Directory => Err(FileError::IsADirectory),
@@ -332,7 +332,7 @@ impl<T: Transport, D: Dma> State<T, D> {
     }
 
     /// Removes names beyond the limit, those first that are not valid any more.
-    fn make_room(&mut self, now: Instant) -> Vec<Known> {
+    fn evict(&mut self, now: Instant) -> Vec<Known> {
         let mut names = Vec::new();
         if self.names.len() > NAMES_MAX {
             names.extend(self.names.extract_if(.., |_, known| known.valid_until <= now).map(|(_, known)| known));
@@ -367,7 +367,7 @@ impl<T: Transport, D: Dma> State<T, D> {
         let number = self.slots.iter().find(|(_, other)| other.as_ref().is_some_and(|other| Rc::ptr_eq(other, slot)));
         match number {
             Some((number, _)) => glass_lib_trace::block_numbered(BlockKind::Request, self.fs.trace_name(), *number),
-            None => glass_lib_trace::block(BlockKind::Resource, &NO_ROOM, self.fs.trace_name().into()),
+            None => glass_lib_trace::block(BlockKind::Resource, &NO_SPACE, self.fs.trace_name().into()),
         }
     }
 
@@ -539,7 +539,7 @@ impl<T: Transport + 'static, D: Dma + 'static> Files for HostFiles<T, D> {
             let answer = self.request(&parent, Message::attributes(ROOT, None), Data::None).await;
             return answer.result.map(|()| fuse::attributes(&answer.fixed).0);
         };
-        Ok(self.look_up(&parent, name).await?.1)
+        Ok(self.lookup(&parent, name).await?.1)
     }
 
     async fn read_dir(&self, path: &str) -> Result<Vec<DirectoryEntry>, FileError> {

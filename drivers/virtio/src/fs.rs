@@ -147,7 +147,7 @@ impl<T: Transport, D: Dma> Fs<T, D> {
         if message.bytes.len() > MESSAGE_STRIDE {
             return Err(Refused::Error(FileError::BadPath, data));
         }
-        if !card.queue.has_room(CHAIN_MAX) {
+        if !card.queue.has_space(CHAIN_MAX) {
             return Err(Refused::Full(message, data));
         }
         let is_fill = matches!(data, Data::Fill(..));
@@ -163,7 +163,7 @@ impl<T: Transport, D: Dma> Fs<T, D> {
         let mut mapping = None;
         if let Some((pointer, bytes)) = part.filter(|(_, bytes)| *bytes > 0) {
             let users = if is_fill { Users::DeviceWrites } else { Users::DeviceReads };
-            // SAFETY: the buffer stays in `in_flight` as long as its loan lasts, untouched; one that is filled has no other owner, and
+            // SAFETY: the buffer stays in `in_flight` as long as its mapping lasts, untouched; one that is filled has no other owner, and
             // one with several owners is never written.
             mapping = unsafe { DmaMapping::new(&self.dma, pointer, bytes, users) };
             if mapping.is_none() {
@@ -215,7 +215,7 @@ impl<T: Transport, D: Dma> Fs<T, D> {
     pub fn forget(&mut self, node: u64, lookups: u64) -> bool {
         let card = &mut self.card;
         while let Ok(Some(_)) = card.forgets.pop() {}
-        if !card.forgets.has_room(1) {
+        if !card.forgets.has_space(1) {
             return false;
         }
         self.requests += 1;

@@ -79,7 +79,7 @@ fn wanted_features(config: &NetConfig) -> u64 {
     let mut wanted = feature::EVENT_IDX | feature::NET_MAC | feature::NET_MTU;
     if config.offload {
         wanted |= feature::NET_CSUM | feature::NET_GUEST_CSUM;
-        if Plan::receives_joined(config.memory_bytes) {
+        if Plan::accepts_guest_tso(config.memory_bytes) {
             wanted |= feature::NET_GUEST_TSO4 | feature::NET_GUEST_TSO6 | feature::NET_MRG_RXBUF;
         }
         if Plan::sends_large(config.memory_bytes) {
@@ -110,10 +110,10 @@ fn start<T: Transport>(session: &mut Session<T>, dma: &impl Dma, config: &NetCon
         return Err(SetupError::BadConfig("its MTU is less than 1280"));
     }
     let agreed = Agreed {
-        joined_v4: has(feature::NET_GUEST_TSO4),
-        joined_v6: has(feature::NET_GUEST_TSO6),
+        guest_tso_v4: has(feature::NET_GUEST_TSO4),
+        guest_tso_v6: has(feature::NET_GUEST_TSO6),
         merged: has(feature::NET_MRG_RXBUF),
-        cuts: has(feature::NET_HOST_TSO4) || has(feature::NET_HOST_TSO6),
+        host_tso: has(feature::NET_HOST_TSO4) || has(feature::NET_HOST_TSO6),
     };
     let plan = Plan::new(config.memory_bytes, agreed);
     let options = QueueOptions { size: QUEUE_SIZE, event_idx: has(feature::EVENT_IDX), table_entries: 0 };
@@ -314,14 +314,14 @@ impl<T: Transport, D: Dma> NetDevice for Net<T, D> {
 
     fn limits(&self) -> NetLimits {
         let Card { receiver, transmitter, mtu, features, .. } = &self.card;
-        let cuts = |feature| (features & feature != 0 && transmitter.large.is_some()).then_some(SEGMENT_BYTES_MAX);
+        let host_tso = |feature| (features & feature != 0 && transmitter.large.is_some()).then_some(SEGMENT_BYTES_MAX);
         NetLimits {
             mtu: usize::from(*mtu),
             completes_checksums: transmitter.checksum_offload,
             // What the stack must not check: a frame whose checksum the device left incomplete.
             verifies_checksums: receiver.verify,
-            segment_v4_bytes_max: cuts(feature::NET_HOST_TSO4),
-            segment_v6_bytes_max: cuts(feature::NET_HOST_TSO6),
+            segment_v4_bytes_max: host_tso(feature::NET_HOST_TSO4),
+            segment_v6_bytes_max: host_tso(feature::NET_HOST_TSO6),
         }
     }
 

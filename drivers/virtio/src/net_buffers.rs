@@ -28,13 +28,13 @@ const FRAME_BYTES_MIN: usize = 14;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Agreed {
     /// The device may hand over joined segments of TCP over IPv4.
-    pub joined_v4: bool,
+    pub guest_tso_v4: bool,
     /// The same over IPv6.
-    pub joined_v6: bool,
+    pub guest_tso_v6: bool,
     /// A received frame may be spread over several buffers.
     pub merged: bool,
     /// The device cuts segments that are sent, of either kind.
-    pub cuts: bool,
+    pub host_tso: bool,
 }
 
 /// How many buffers of which kind a budget buys.
@@ -50,13 +50,13 @@ pub struct Plan {
 
 impl Plan {
     /// Half of the memory receives, the rest sends; of that a quarter is for short frames. Joined segments are agreed on only where
-    /// [`Plan::receives_joined`].
+    /// [`Plan::accepts_guest_tso`].
     pub fn new(memory_bytes: usize, agreed: Agreed) -> Plan {
         let half = memory_bytes / 2;
         let small = |bytes: usize| (bytes / SMALL_BYTES).clamp(16, usize::from(QUEUE_SIZE));
         let large = |bytes: usize| (bytes / LARGE_BYTES).min(LARGE_MAX);
-        let is_joined = agreed.joined_v4 || agreed.joined_v6;
-        let (receive_stride, receive_count) = match is_joined {
+        let has_guest_tso = agreed.guest_tso_v4 || agreed.guest_tso_v6;
+        let (receive_stride, receive_count) = match has_guest_tso {
             true if agreed.merged => {
                 let fits = |stride: &usize| half / stride >= usize::from(QUEUE_SIZE);
                 (MERGED_BYTES.into_iter().find(fits).unwrap_or(SMALL_BYTES), usize::from(QUEUE_SIZE))
@@ -65,21 +65,21 @@ impl Plan {
             false => (SMALL_BYTES, small(half)),
         };
         let (small_count, large_count) = match large(half / 4 * 3) {
-            count if agreed.cuts && count >= LARGE_MIN => (small(half / 4).min(128), count),
+            count if agreed.host_tso && count >= LARGE_MIN => (small(half / 4).min(128), count),
             _ => (small(half), 0),
         };
-        let receive_bytes_max = if is_joined { LARGE_BYTES } else { SMALL_BYTES };
+        let receive_bytes_max = if has_guest_tso { LARGE_BYTES } else { SMALL_BYTES };
         Plan { receive_stride, receive_count, receive_bytes_max, small_count, large_count }
     }
 
     /// Whether so much memory is enough to receive joined segments, merged or not.
-    pub fn receives_joined(memory_bytes: usize) -> bool {
+    pub fn accepts_guest_tso(memory_bytes: usize) -> bool {
         memory_bytes / 2 / LARGE_BYTES >= LARGE_MIN
     }
 
     /// Whether so much memory is enough to send segments that the device cuts.
     pub fn sends_large(memory_bytes: usize) -> bool {
-        Plan::new(memory_bytes, Agreed { cuts: true, ..Agreed::default() }).large_count > 0
+        Plan::new(memory_bytes, Agreed { host_tso: true, ..Agreed::default() }).large_count > 0
     }
 }
 
@@ -208,10 +208,10 @@ impl Receiver {
             return None;
         }
         let frame_bytes = frame_end?.checked_sub(HEADER_BYTES)?;
-        let Agreed { joined_v4, joined_v6, .. } = self.agreed;
+        let Agreed { guest_tso_v4, guest_tso_v6, .. } = self.agreed;
         let (header, frame) = self.copy[..HEADER_BYTES + frame_bytes].split_first_chunk()?;
         let is_good = frame_bytes >= FRAME_BYTES_MIN
-            && net_header::is_agreed(header, joined_v4, joined_v6)
+            && net_header::is_agreed(header, guest_tso_v4, guest_tso_v6)
             && (!self.verify || net_header::verify(header, frame) == Verdict::Good);
         is_good.then_some(frame_bytes)
     }
@@ -247,7 +247,7 @@ impl Transmitter {
     /// Whether any frame could be sent now, whatever its length turns out to be.
     pub fn is_ready(&self) -> bool {
         let pool = self.large.as_ref().unwrap_or(&self.small);
-        !pool.free.is_empty() && self.queue.has_room(1)
+        !pool.free.is_empty() && self.queue.has_space(1)
     }
 
     pub fn make_ready(&mut self) -> bool {

@@ -202,8 +202,8 @@ fn a_card_takes_the_features_that_it_knows() {
 
 #[test]
 fn a_budget_is_divided_between_the_ways() {
-    let plan = |memory_bytes, joined_v4, joined_v6, merged, cuts| {
-        let plan = Plan::new(memory_bytes, Agreed { joined_v4, joined_v6, merged, cuts });
+    let plan = |memory_bytes, guest_tso_v4, guest_tso_v6, merged, host_tso| {
+        let plan = Plan::new(memory_bytes, Agreed { guest_tso_v4, guest_tso_v6, merged, host_tso });
         let receive = (plan.receive_stride, plan.receive_count, plan.receive_bytes_max);
         (receive, plan.small_count, plan.large_count)
     };
@@ -579,8 +579,8 @@ fn short_and_long_frames_keep_to_their_own_buffers() {
     for round in 0..400u16 {
         let long = round % 5 == 0;
         let bytes = if long { 20_000 } else { 60 };
-        let room = net.transmit().expect("the device has sent what it was given");
-        room.send(bytes, None, |frame| frame.fill(round as u8));
+        let transmit = net.transmit().expect("the device has sent what it was given");
+        transmit.send(bytes, None, |frame| frame.fill(round as u8));
         fake.with(1, |queue| {
             let chain = queue.take().unwrap();
             let sent = chain.read();

@@ -188,7 +188,7 @@ impl Queue {
     }
 
     /// Whether a request of `segments` segments fits now.
-    pub fn has_room(&self, segments: usize) -> bool {
+    pub fn has_space(&self, segments: usize) -> bool {
         self.violation.is_none() && self.slots_for(segments) <= usize::from(self.free_count)
     }
 

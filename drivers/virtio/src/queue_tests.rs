@@ -80,8 +80,8 @@ fn a_chain_arrives_as_it_was_written() {
         assert_eq!(usize::from(chain.head), token.index());
         assert_eq!(chain.segments, [segment(8, false), segment(1 << 32 | 8, false), segment(16, true)]);
         // With a table, a request costs one descriptor.
-        let room = if table_entries == 0 { 5 } else { 7 };
-        assert!(queue.has_room(1) && add(&mut queue, room, 0).is_ok() && !queue.has_room(8));
+        let count = if table_entries == 0 { 5 } else { 7 };
+        assert!(queue.has_space(1) && add(&mut queue, count, 0).is_ok() && !queue.has_space(8));
     }
 }
 
@@ -91,13 +91,13 @@ fn a_full_queue_says_so() {
     add(&mut queue, 3, 0).unwrap();
     assert_eq!(add(&mut queue, 1, 1), Err(AddError::Full));
     add(&mut queue, 1, 0).unwrap();
-    assert!(!queue.has_room(1));
+    assert!(!queue.has_space(1));
     fake.with(0, |device| {
         let chain = device.take().unwrap();
         device.complete(chain.head, 0);
     });
     queue.pop().unwrap().unwrap();
-    assert!(queue.has_room(3) && !queue.has_room(4));
+    assert!(queue.has_space(3) && !queue.has_space(4));
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn each_lie_breaks_the_queue_once_and_for_all() {
         // Nothing moves any more, and no task waits.
         assert_eq!(add(&mut queue, 1, 0), Err(AddError::Broken(violation)));
         assert_eq!(queue.pop(), Err(violation));
-        assert!(!queue.arm() && !queue.has_used() && !queue.has_room(1));
+        assert!(!queue.arm() && !queue.has_used() && !queue.has_space(1));
         queue.kick(&mut fake.clone());
         assert_eq!(fake.notifications(), []);
         assert_eq!(queue.break_with(Violation::NeedsReset), violation);
@@ -410,10 +410,10 @@ fn the_question_and_the_completion_never_miss_each_other() {
     let (fake, mut queue) = queue_of(SIZE, true, 0);
     let (asked, answered) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let wait_for = |counter: &AtomicUsize, round: usize| {
-        let mut looks = 0;
+        let mut polls = 0;
         while counter.load(Ordering::Acquire) >> 1 < round {
-            looks += 1;
-            if looks % 2000 == 0 { std::thread::yield_now() } else { core::hint::spin_loop() }
+            polls += 1;
+            if polls % 2000 == 0 { std::thread::yield_now() } else { core::hint::spin_loop() }
         }
         counter.load(Ordering::Acquire) & 1 == 1
     };
@@ -498,7 +498,7 @@ fn violation() -> impl Strategy<Value = Step> {
 #[derive(Default)]
 struct Model {
     /// Tokens in flight with the bytes that the device may write.
-    under_way: Vec<(u16, u32)>,
+    in_flight: Vec<(u16, u32)>,
     /// Requests that the device holds.
     taken: Vec<Chain>,
     /// Completions that the driver has not taken: token and length.
@@ -517,11 +517,11 @@ fn run(start: u32, table_entries: u16, steps: &[Step]) {
             Step::Add { readable, writable } => match add(&mut queue, readable, writable) {
                 Ok(token) => {
                     let id = token.index() as u16;
-                    assert!(id < SIZE && model.under_way.iter().all(|request| request.0 != id), "token used twice");
-                    model.under_way.push((id, 8 * writable as u32));
+                    assert!(id < SIZE && model.in_flight.iter().all(|request| request.0 != id), "token used twice");
+                    model.in_flight.push((id, 8 * writable as u32));
                     model.expected_order.push_back((id, readable, writable));
                 }
-                Err(AddError::Full) => assert!(!queue.has_room((readable + writable) as usize)),
+                Err(AddError::Full) => assert!(!queue.has_space((readable + writable) as usize)),
                 Err(AddError::Broken(_)) => assert!(has_violated),
             },
             // A request that a violation has ended may be overwritten before the device takes it.
@@ -546,8 +546,8 @@ fn run(start: u32, table_entries: u16, steps: &[Step]) {
             Step::Pop => match queue.pop() {
                 Ok(Some(used)) => {
                     let id = used.token.index() as u16;
-                    let place = model.under_way.iter().position(|request| request.0 == id);
-                    let (_, writable) = model.under_way.swap_remove(place.expect("only what is in flight completes"));
+                    let place = model.in_flight.iter().position(|request| request.0 == id);
+                    let (_, writable) = model.in_flight.swap_remove(place.expect("only what is in flight completes"));
                     assert!(used.bytes_written <= writable);
                     if !has_violated {
                         assert_eq!(model.completed.pop_front(), Some((id, used.bytes_written)));
@@ -572,7 +572,7 @@ fn run(start: u32, table_entries: u16, steps: &[Step]) {
             }
         }
         let used: usize = usize::from(queue.in_flight());
-        assert_eq!(used, model.under_way.len());
+        assert_eq!(used, model.in_flight.len());
     }
 }
 

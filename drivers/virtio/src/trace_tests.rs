@@ -194,17 +194,17 @@ fn text_that_the_host_does_not_read_is_under_way() {
         let mut console = Console::new(fake.clone(), GuardedDma, config).unwrap();
         console.set_trace_name(glass_lib_trace::intern("console"));
         for _ in 0..2 {
-            assert!(console.has_room(80));
+            assert!(console.has_space(80));
             console.write(&[b'x'; 80]);
             console.kick();
         }
-        assert!(!console.has_room(80));
-        console.want_room();
+        assert!(!console.has_space(80));
+        console.want_space();
         assert!(!console.arm() && !console.poll());
         let chain = fake.with(1, |queue| queue.take().unwrap());
         fake.with(1, |queue| queue.complete(chain.head, 0));
-        assert!(console.arm() && console.poll() && console.take_room() && console.has_room(80));
-        assert!(!console.has_room(1000) && !console.poll() && !console.take_room());
+        assert!(console.arm() && console.poll() && console.take_space_freed() && console.has_space(80));
+        assert!(!console.has_space(1000) && !console.poll() && !console.take_space_freed());
     });
     let (submits, completes) = (of(&events, Kind::Submit), of(&events, Kind::Complete));
     assert_eq!(submits.iter().map(size).collect::<Vec<_>>(), [(80, 1), (80, 2)]);

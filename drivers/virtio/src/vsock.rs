@@ -57,7 +57,7 @@ pub struct VsockPacket {
     pub bytes: usize,
 }
 
-/// A buffer that a device has, and the loan by which it has it.
+/// A buffer that a device has, and the mapping by which it has it.
 struct MappedBuffer {
     buf: Buf,
     mapping: DmaMapping,
@@ -67,7 +67,7 @@ impl MappedBuffer {
     /// The device is done with the buffer.
     ///
     /// # Safety
-    /// No request that names it may be in flight, and `dma` must be that of the loan.
+    /// No request that names it may be in flight, and `dma` must be that of the mapping.
     unsafe fn end(self, dma: &impl Dma) -> Buf {
         // SAFETY: the caller vouches for it; the buffer is still here.
         unsafe { self.mapping.end(dma) };
@@ -193,7 +193,7 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
         self.missing = 0;
         for _ in 0..self.config.receive_buffers {
             // A packet takes two descriptors.
-            if !self.card.receive.has_room(2) {
+            if !self.card.receive.has_space(2) {
                 break;
             }
             let buf = match self.spare.pop() {
@@ -218,12 +218,12 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
     /// Lends a buffer to the device. Whether that was possible; if not, the buffer waits.
     fn post(&mut self, mut buf: Buf) -> bool {
         let card = &mut self.card;
-        let Some(bytes) = buf.as_mut().filter(|_| card.receive.has_room(2)) else {
+        let Some(bytes) = buf.as_mut().filter(|_| card.receive.has_space(2)) else {
             self.spare.push(buf);
             return false;
         };
         let (pointer, length) = (bytes.as_mut_ptr(), bytes.len());
-        // SAFETY: the buffer has no other owner, and stays in `posted`, untouched, as long as its loan lasts.
+        // SAFETY: the buffer has no other owner, and stays in `posted`, untouched, as long as its mapping lasts.
         let Some(mapping) = (unsafe { DmaMapping::new(&self.dma, pointer, length, Users::DeviceWrites) }) else {
             self.spare.push(buf);
             return false;
@@ -292,7 +292,7 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
     }
 
     /// Whether a packet can be sent. Not while one waits that the device could not be lent.
-    pub fn has_room(&mut self) -> bool {
+    pub fn has_space(&mut self) -> bool {
         if let Some((header, data)) = self.kept.take() {
             self.send_now(&header, data);
         }
@@ -300,17 +300,17 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
     }
 
     fn has_descriptors(&mut self) -> bool {
-        if !self.card.transmit.has_room(2) {
+        if !self.card.transmit.has_space(2) {
             self.reap();
         }
-        self.card.transmit.has_room(2)
+        self.card.transmit.has_space(2)
     }
 
     /// Sends a packet, whose data may not be written until it was sent. Whether it was taken: not without
-    /// [`Vsock::has_room`], and not by a device that is broken. One that cannot be lent to the device now is kept, and sent when
+    /// [`Vsock::has_space`], and not by a device that is broken. One that cannot be lent to the device now is kept, and sent when
     /// there is room for it, at the latest in the next [`Driver::kick`] that finds some.
     pub fn send(&mut self, header: &[u8; VSOCK_HEADER_BYTES], data: Option<Buf>) -> bool {
-        self.has_room() && self.send_now(header, data)
+        self.has_space() && self.send_now(header, data)
     }
 
     fn send_now(&mut self, header: &[u8; VSOCK_HEADER_BYTES], data: Option<Buf>) -> bool {
@@ -328,7 +328,7 @@ impl<T: Transport, D: Dma> Vsock<T, D> {
         let bytes = data.as_ref().map_or(0, |data| data.len() as u32);
         let mut mapped = None;
         if let Some(buf) = data.filter(|buf| !buf.is_empty()) {
-            // SAFETY: the buffer stays in `sent` as long as its loan lasts; a buffer with several owners is not written, and the caller
+            // SAFETY: the buffer stays in `sent` as long as its mapping lasts; a buffer with several owners is not written, and the caller
             // vouches for one that has a single one.
             let mapping = unsafe { DmaMapping::new(&self.dma, buf.as_ptr().cast_mut(), buf.len(), Users::DeviceReads) };
             let Some(mapping) = mapping else {
@@ -430,8 +430,8 @@ impl<T: Transport, D: Dma> Driver for Vsock<T, D> {
         if !self.check() {
             return false;
         }
-        let has_sent =
-            (!self.card.transmit.has_room(2) || glass_lib_trace::is_on(glass_lib_trace::Group::Devices)) && self.reap();
+        let has_sent = (!self.card.transmit.has_space(2) || glass_lib_trace::is_on(glass_lib_trace::Group::Devices))
+            && self.reap();
         has_sent || self.card.receive.has_used() || self.card.events.has_used()
     }
 
@@ -440,7 +440,7 @@ impl<T: Transport, D: Dma> Driver for Vsock<T, D> {
             self.give_new();
         }
         if self.kept.is_some() {
-            self.has_room();
+            self.has_space();
         }
         let Card { receive, transmit, events, .. } = &mut self.card;
         // The first kick is that of a device that has no name yet.
@@ -460,8 +460,8 @@ impl<T: Transport, D: Dma> Driver for Vsock<T, D> {
             return false;
         }
         let card = &mut self.card;
-        let has_room = card.transmit.has_room(2);
-        let has_sent = !has_room && card.transmit.arm_after(card.transmit.in_flight() / 2);
+        let has_space = card.transmit.has_space(2);
+        let has_sent = !has_space && card.transmit.arm_after(card.transmit.in_flight() / 2);
         let has_received = card.receive.arm();
         card.events.arm() || has_received || has_sent
     }

@@ -123,7 +123,7 @@ fn buffers_are_lent_for_their_packet_only() {
         let chain = queue.take().unwrap();
         queue.complete(chain.head, 0);
     });
-    assert!(vsock.has_room());
+    assert!(vsock.has_space());
     assert_eq!(dma.count(), 9, "what was sent is taken back when room is wanted");
     drop(vsock);
     assert_eq!(dma.count(), 0);
@@ -138,7 +138,7 @@ fn a_packet_that_cannot_be_lent_waits_and_no_other_one_overtakes_it() {
     let data = |byte| Some(Buf::copy_of(&[byte; 100]).unwrap());
     dma.set_full(true);
     assert!(vsock.send(&[1; 44], data(1)), "it is kept");
-    assert!(!vsock.has_room() && !vsock.send(&[2; 44], data(2)));
+    assert!(!vsock.has_space() && !vsock.send(&[2; 44], data(2)));
     vsock.kick();
     dma.set_full(false);
     fake.with(1, |queue| assert!(queue.take().is_none()));
@@ -170,7 +170,7 @@ fn packets_are_sent_with_one_kick_and_their_data_is_not_copied() {
     });
     // The queue holds 64 of two descriptors; what was sent makes room when it is needed.
     let mut count = 0;
-    while vsock.has_room() {
+    while vsock.has_space() {
         assert!(vsock.send(&[3; 44], Some(data.slice(0..1))));
         count += 1;
     }
@@ -187,7 +187,7 @@ fn packets_are_sent_with_one_kick_and_their_data_is_not_copied() {
         })
         .collect();
     assert_eq!(wishes.iter().position(|wanted| *wanted), Some(32));
-    assert!(vsock.arm() && vsock.poll() && vsock.has_room());
+    assert!(vsock.arm() && vsock.poll() && vsock.has_space());
 }
 
 #[test]

@@ -244,7 +244,7 @@ impl<E: Events> Blk<E> {
         self.slots[0].pages.bytes() - PAGE_BYTES
     }
 
-    fn under_way(&self) -> u32 {
+    fn in_flight(&self) -> u32 {
         (self.requests.len() - self.free.len()) as u32
     }
 
@@ -270,7 +270,7 @@ impl<E: Events> Blk<E> {
             let request = self.requests[usize::from(id)].as_mut().expect("what waits to be sent exists");
             let Some(&slot) = self.free_slots.last() else { return };
             // A slot for each entry at most, so an entry is free with it.
-            if self.ring.room() == 0 {
+            if self.ring.free_entries() == 0 {
                 return;
             }
             self.unsent.pop_front();
@@ -317,7 +317,7 @@ impl<E: Events> Blk<E> {
         if let Some(request) = self.requests[usize::from(id)].take() {
             self.free.push(id);
             let (bytes, has_failed) = (traced_bytes(&request), request.result.is_err());
-            glass_lib_trace::complete(self.name, request.number, bytes, self.under_way(), has_failed);
+            glass_lib_trace::complete(self.name, request.number, bytes, self.in_flight(), has_failed);
             complete(RequestId::new(id), request.result, request.buf);
         }
     }
@@ -376,7 +376,7 @@ impl<E: Events> BlockDevice for Blk<E> {
         self.requests.len()
     }
 
-    fn has_room(&self) -> bool {
+    fn has_space(&self) -> bool {
         !self.free.is_empty()
     }
 
@@ -405,7 +405,7 @@ impl<E: Events> BlockDevice for Blk<E> {
         self.taken += 1;
         let number = self.taken;
         let taken = Taken { operation, buf, offset, sent: 0, is_unsent, pieces_in_flight: 0, result: Ok(()), number };
-        glass_lib_trace::submit(self.name, traced, number, traced_bytes(&taken), self.under_way());
+        glass_lib_trace::submit(self.name, traced, number, traced_bytes(&taken), self.in_flight());
         self.requests[usize::from(id)] = Some(taken);
         if is_unsent { &mut self.unsent } else { &mut self.finished }.push_back(id);
         self.send();

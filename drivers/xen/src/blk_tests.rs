@@ -222,7 +222,7 @@ fn what_cannot_succeed_is_refused() {
     assert!(blk.submit(Request::Write { offset: 0, buf }).is_err() && blk.submit(Request::Flush).is_err());
     let ids: Vec<_> =
         (0..128).map_while(|_| blk.submit(Request::Read { offset: 0, buf: Buf::zeroed(512).unwrap() }).ok()).collect();
-    assert!(ids.len() == 128 && !blk.has_room());
+    assert!(ids.len() == 128 && !blk.has_space());
 }
 
 #[test]

@@ -220,8 +220,8 @@ fn parse_mac(text: &str) -> Option<[u8; 6]> {
 impl Receiver {
     /// Gives a page to the ring; the back end gets it at the next publication.
     fn post(&mut self, page: u16) {
-        let room = wire::room(page, self.pages.reference(page));
-        assert_eq!(self.ring.put(&room), Ok(()), "an entry for each page");
+        let request = wire::receive_request(page, self.pages.reference(page));
+        assert_eq!(self.ring.put(&request), Ok(()), "an entry for each page");
         self.posted.push_back(page);
     }
 
@@ -295,8 +295,8 @@ impl Receiver {
 
 impl Transmitter {
     /// Room for the longest frame.
-    fn has_room(&self) -> bool {
-        self.free.len() >= wire::SLOTS_MAX && self.ring.room() as usize >= wire::SLOTS_MAX
+    fn has_space(&self) -> bool {
+        self.free.len() >= wire::SLOTS_MAX && self.ring.free_entries() as usize >= wire::SLOTS_MAX
     }
 
     /// Takes the pages of frames that were sent.
@@ -363,7 +363,7 @@ impl<E: Events> NetDevice for Net<E> {
     }
 
     fn receive(&mut self) -> Option<(&[u8], Transmit<'_>)> {
-        if self.violation.is_some() || !self.transmitter.has_room() {
+        if self.violation.is_some() || !self.transmitter.has_space() {
             return None;
         }
         match self.receiver.next() {
@@ -376,8 +376,8 @@ impl<E: Events> NetDevice for Net<E> {
     }
 
     fn transmit(&mut self) -> Option<Transmit<'_>> {
-        let has_room = self.violation.is_none() && self.transmitter.has_room();
-        has_room.then_some(Transmit { transmitter: &mut self.transmitter })
+        let has_space = self.violation.is_none() && self.transmitter.has_space();
+        has_space.then_some(Transmit { transmitter: &mut self.transmitter })
     }
 }
 
@@ -424,7 +424,7 @@ impl<E: Events> Driver for Net<E> {
             return false;
         }
         // Frames that were sent interest only when there is no room for more.
-        let has_sent = !self.transmitter.has_room() && self.transmitter.ring.arm();
+        let has_sent = !self.transmitter.has_space() && self.transmitter.ring.arm();
         self.receiver.ring.arm() | has_sent | self.is_closed.get()
     }
 

@@ -46,8 +46,8 @@ pub fn sent(response: [u8; SENT_BYTES]) -> Option<u16> {
     (i16::from_le_bytes([c, d]) != STATUS_NONE).then_some(u16::from_le_bytes([a, b]))
 }
 
-/// Room for a part of a received frame.
-pub fn room(id: u16, reference: u32) -> [u8; RECEIVE_BYTES] {
+/// A request for a part of a received frame: the page into which the back end writes it.
+pub fn receive_request(id: u16, reference: u32) -> [u8; RECEIVE_BYTES] {
     let ([a, b], [c, d, e, f]) = (id.to_le_bytes(), reference.to_le_bytes());
     [a, b, 0, 0, c, d, e, f]
 }

@@ -37,8 +37,8 @@ impl FrontRing {
     /// # Panics
     /// If the pages have no room for an entry.
     pub fn new(pages: SharedPages, entry_bytes: usize) -> FrontRing {
-        let room = (pages.bytes() - RING_HEADER_BYTES) / entry_bytes;
-        let entries = 1 << room.checked_ilog2().expect("room for an entry");
+        let entries_max = (pages.bytes() - RING_HEADER_BYTES) / entry_bytes;
+        let entries = 1 << entries_max.checked_ilog2().expect("room for an entry");
         for (offset, value) in [(REQ_PROD, 0_u32), (REQ_EVENT, 1), (RSP_PROD, 0), (RSP_EVENT, 1)] {
             pages.word_u32(offset).store(value.to_le(), Ordering::Relaxed);
         }
@@ -51,7 +51,7 @@ impl FrontRing {
     }
 
     /// Requests that can be put now.
-    pub fn room(&self) -> u32 {
+    pub fn free_entries(&self) -> u32 {
         self.entries - self.put.wrapping_sub(self.taken)
     }
 
@@ -78,7 +78,7 @@ impl FrontRing {
     /// If the request is longer than an entry.
     pub fn put(&mut self, request: &[u8]) -> Result<(), Full> {
         assert!(request.len() <= self.entry_bytes, "a request is no longer than an entry");
-        if self.room() == 0 {
+        if self.free_entries() == 0 {
             return Err(Full);
         }
         self.pages.write(self.entry(self.put), request);

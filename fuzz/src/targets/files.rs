@@ -68,8 +68,8 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).map_or(0, |word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
 }
 
-/// An answer that is valid in form to the request `request`, of which the host may write `room` bytes behind the header.
-fn body(request: &[u8], room: usize, step: &Step) -> Vec<u8> {
+/// An answer that is valid in form to the request `request`, of which the host may write `capacity` bytes behind the header.
+fn body(request: &[u8], capacity: usize, step: &Step) -> Vec<u8> {
     let number = u64::from(step.small % 8);
     let kind = [0o100_644u32, 0o040_755, 0o120_777, 0o010_644][usize::from(step.queue >> 4) % 4];
     let times = if step.large & 1 == 0 { 0 } else { u64::from(step.large) << (step.small % 40) };
@@ -98,7 +98,7 @@ fn body(request: &[u8], room: usize, step: &Step) -> Vec<u8> {
         35 => [entry(), handle()].concat(),
         3 | 4 => [vec![0; 16], attributes].concat(),
         14 | 27 => handle(),
-        15 => vec![step.large as u8; (step.large >> 8) as usize % (room + 1)],
+        15 => vec![step.large as u8; (step.large >> 8) as usize % (capacity + 1)],
         16 => [(if step.large & 1 == 0 { u32_at(request, 56) } else { step.large }).to_le_bytes(), [0; 4]].concat(),
         28 => {
             let mut answer = Vec::new();
@@ -127,8 +127,8 @@ fn answer(malfunctioning: &mut MalfunctioningDevice, step: &Step) {
     let (number, chain): (u16, Chain) =
         malfunctioning.held.swap_remove(usize::from(step.queue) % malfunctioning.held.len());
     let request = chain.read();
-    let room = (chain.writable_bytes() as usize).saturating_sub(16);
-    let body = if step.what == 18 { Vec::new() } else { body(&request, room, step) };
+    let capacity = (chain.writable_bytes() as usize).saturating_sub(16);
+    let body = if step.what == 18 { Vec::new() } else { body(&request, capacity, step) };
     let error = if step.what == 18 { -(i32::from(step.small % 140)) } else { 0 };
     let mut bytes = (16 + body.len() as u32).to_le_bytes().to_vec();
     bytes.extend(error.to_le_bytes());

@@ -91,7 +91,7 @@ impl Machine {
         }
         self.tasks.retain_mut(|task| task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         self.sockets.poll();
-        while self.device.has_room() {
+        while self.device.has_space() {
             let Some(packet) = self.sockets.next_packet() else { break };
             if !self.device.send(&packet.header.bytes(), packet.data) {
                 break;

@@ -176,8 +176,8 @@ fn card(head: &[u8; HEAD_BYTES], steps: &[Step]) {
     for step in steps {
         match step.what {
             20..=25 => {
-                if let Some(room) = net.transmit() {
-                    room.send(usize::from(step.small) % 1515, None, |frame| frame.fill(step.large as u8));
+                if let Some(transmit) = net.transmit() {
+                    transmit.send(usize::from(step.small) % 1515, None, |frame| frame.fill(step.large as u8));
                 }
                 Driver::kick(&mut net);
             }

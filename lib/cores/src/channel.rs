@@ -11,9 +11,9 @@ static CHANNEL: Name = Name::new("channel between cores");
 
 /// Polls of the slot before a receiver waits: a fraction of a microsecond to a few, by how long the CPU's `pause` takes. Fewer while
 /// they find nothing.
-const LOOKS_MAX: u32 = if cfg!(loom) { 0 } else { 64 };
+const SPINS_MAX: u32 = if cfg!(loom) { 0 } else { 64 };
 /// Every so many waits they are all made again, so that a peer that has become faster is noticed.
-const LOOK_AGAIN: u32 = 32;
+const SPIN_AGAIN: u32 = 32;
 /// Values that a task sends or receives in a row before other tasks of its core have their turn.
 const TURN_MAX: u32 = 64;
 
@@ -49,19 +49,19 @@ pub fn channel_named<T: Send>(name: &'static Name, capacity: usize) -> (Sender<T
     let (producer, consumer) = ring(capacity);
     let ends = Arc::new(Ends {
         arrival: WakerCell::new(),
-        room: WakerCell::new(),
+        space: WakerCell::new(),
         sender_is_gone: AtomicBool::new(false),
         receiver_is_gone: AtomicBool::new(false),
     });
     let sender = Sender { ring: producer, ends: ends.clone(), name, turn: 0 };
-    (sender, Receiver { ring: consumer, ends, name, turn: 0, looks: LOOKS_MAX, waits: 0 })
+    (sender, Receiver { ring: consumer, ends, name, turn: 0, spins: SPINS_MAX, waits: 0 })
 }
 
 struct Ends {
     /// The receiver, while it waits for a value.
     arrival: WakerCell,
     /// The sender, while it waits for room.
-    room: WakerCell,
+    space: WakerCell,
     sender_is_gone: AtomicBool,
     receiver_is_gone: AtomicBool,
 }
@@ -81,13 +81,13 @@ pub struct Receiver<T> {
     name: &'static Name,
     turn: u32,
     /// Polls of the next slot that are worth their time.
-    looks: u32,
+    spins: u32,
     /// Times that they found nothing.
     waits: u32,
 }
 
 /// After many operations in a row lets other tasks have their turn.
-fn gives_way(turn: &mut u32, context: &mut Context) -> bool {
+fn must_yield(turn: &mut u32, context: &mut Context) -> bool {
     *turn += 1;
     if *turn <= TURN_MAX {
         return false;
@@ -101,7 +101,7 @@ fn gives_way(turn: &mut u32, context: &mut Context) -> bool {
 impl<T: Send> Sender<T> {
     /// Waits for room and sends `value`. Dropping the future sends nothing.
     pub async fn send(&mut self, value: T) -> Result<(), SendError<T>> {
-        poll_fn(|context| self.poll_room(context)).await;
+        poll_fn(|context| self.poll_space(context)).await;
         self.try_send(value).map_err(|error| match error {
             TrySendError::Closed(value) | TrySendError::Full(value) => SendError(value),
         })
@@ -123,16 +123,16 @@ impl<T: Send> Sender<T> {
     }
 
     /// Ready when there is room, which only this sender takes, or the receiver is gone.
-    fn poll_room(&mut self, context: &mut Context) -> Poll<()> {
-        if gives_way(&mut self.turn, context) {
+    fn poll_space(&mut self, context: &mut Context) -> Poll<()> {
+        if must_yield(&mut self.turn, context) {
             return Poll::Pending;
         }
-        if self.ring.has_room() || self.is_closed() {
+        if self.ring.has_space() || self.is_closed() {
             return Poll::Ready(());
         }
         self.turn = 0;
-        self.ends.room.register(context.waker());
-        if self.ring.has_room() || self.is_closed() {
+        self.ends.space.register(context.waker());
+        if self.ring.has_space() || self.is_closed() {
             return Poll::Ready(());
         }
         block(BlockKind::Resource, self.name, 0);
@@ -156,10 +156,10 @@ impl<T: Send> Receiver<T> {
     }
 
     fn poll_recv(&mut self, context: &mut Context) -> Poll<Option<T>> {
-        if gives_way(&mut self.turn, context) {
+        if must_yield(&mut self.turn, context) {
             return Poll::Pending;
         }
-        if let Some(value) = self.try_recv().or_else(|| self.look()) {
+        if let Some(value) = self.try_recv().or_else(|| self.spin()) {
             return Poll::Ready(Some(value));
         }
         self.turn = 0;
@@ -177,23 +177,23 @@ impl<T: Send> Receiver<T> {
     }
 
     /// Polls the next slot for a moment. A wake-up costs as much as several transfers between cores.
-    fn look(&mut self) -> Option<T> {
-        for _ in 0..self.looks {
+    fn spin(&mut self) -> Option<T> {
+        for _ in 0..self.spins {
             spin_loop();
             if let Some(value) = self.try_recv() {
-                self.looks = (self.looks * 2).min(LOOKS_MAX);
+                self.spins = (self.spins * 2).min(SPINS_MAX);
                 return Some(value);
             }
         }
         self.waits = self.waits.wrapping_add(1);
-        self.looks = if self.waits.is_multiple_of(LOOK_AGAIN) { LOOKS_MAX } else { self.looks / 2 };
+        self.spins = if self.waits.is_multiple_of(SPIN_AGAIN) { SPINS_MAX } else { self.spins / 2 };
         None
     }
 
     /// The next value, if one is there.
     pub fn try_recv(&mut self) -> Option<T> {
         let value = self.ring.pop()?;
-        self.ends.room.wake();
+        self.ends.space.wake();
         Some(value)
     }
 }
@@ -201,6 +201,6 @@ impl<T: Send> Receiver<T> {
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
         self.ends.receiver_is_gone.store(true, Ordering::Relaxed);
-        self.ends.room.wake();
+        self.ends.space.wake();
     }
 }

@@ -28,9 +28,9 @@ macro_rules! forward_to_core {
                 $crate::api::Console::print($get, line);
             }
 
-            async fn room(&self, bytes: usize) {
+            async fn writable(&self, bytes: usize) {
                 let $own = self;
-                $crate::api::Console::room($get, bytes).await;
+                $crate::api::Console::writable($get, bytes).await;
             }
         }
 

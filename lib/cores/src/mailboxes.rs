@@ -20,7 +20,7 @@ struct Mailbox<C> {
 }
 
 impl<C: Cores> Mailboxes<C> {
-    /// One for each core; a core's bell makes it take its messages if it sleeps.
+    /// One for each core; a core's doorbell makes it take its messages if it sleeps.
     pub fn new(doorbells: impl IntoIterator<Item = Arc<dyn Unpark>>) -> Mailboxes<C> {
         let mailbox = |doorbell| Mailbox { inbox: Inbox::new(WAITING_MAX), doorbell };
         Mailboxes(doorbells.into_iter().map(mailbox).collect())

@@ -105,7 +105,7 @@ impl<S: Stream, C: Clock> Connection<S, C> {
             ResponseState::Body { left: 1.., .. } => return Err(self.cut_short()),
             _ => self.flush().await?,
         }
-        if self.last || self.link.broken || self.body_is_under_way() {
+        if self.last || self.link.broken || self.body_is_in_progress() {
             self.last = true;
             return Ok(None);
         }
@@ -316,7 +316,7 @@ impl<S: Stream, C: Clock> Connection<S, C> {
         if response.is_bad() {
             return Err(HttpError::BadResponseHeader);
         }
-        self.last |= self.body_is_under_way() || self.response == ResponseState::Idle;
+        self.last |= self.body_is_in_progress() || self.response == ResponseState::Idle;
         self.request.expects_continue = false;
         if let Some(since_epoch) = self.link.since_epoch() {
             response.field("Date", self.date.at(since_epoch));
@@ -453,7 +453,7 @@ impl<S: Stream, C: Clock> Connection<S, C> {
     /// Discards data from the peer until it ends or the limits are reached.
     async fn linger(&mut self, mut until: impl FnMut(Instant) -> Instant) {
         let limits = self.link.limits;
-        let announced = self.request.is_last && self.input.is_empty() && !self.body_is_under_way();
+        let announced = self.request.is_last && self.input.is_empty() && !self.body_is_in_progress();
         let mut dropped_bytes = 0;
         while !self.link.peer_ended && dropped_bytes < limits.linger_bytes_max {
             self.input.consume(self.input.len());
@@ -472,7 +472,7 @@ impl<S: Stream, C: Clock> Connection<S, C> {
     }
 
     /// Whether a part of the request's body was neither read nor is in our buffer.
-    fn body_is_under_way(&self) -> bool {
+    fn body_is_in_progress(&self) -> bool {
         let is_chunked = self.request.chunks.is_some_and(|chunks| chunks != Chunks::Over);
         is_chunked || self.request.length_unknown || self.request.body_left > self.input.len() as u64
     }

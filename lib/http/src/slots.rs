@@ -15,7 +15,7 @@ use glass_lib_executor::sync::Notify;
 use glass_lib_trace::{Gauge, Name};
 
 /// How often a waiting client checks for a slow holder.
-const LOOK: Duration = Duration::from_millis(250);
+const CHECK_PERIOD: Duration = Duration::from_millis(250);
 
 /// How many slots there are, and for whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,8 +121,8 @@ impl Slots {
                 return None;
             }
             self.dismiss_slowest(peer, now);
-            let look = deadline.min(now + LOOK);
-            select(changed, clock.sleep_until(look)).await;
+            let check_at = deadline.min(now + CHECK_PERIOD);
+            select(changed, clock.sleep_until(check_at)).await;
         }
     }
 

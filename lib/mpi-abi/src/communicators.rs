@@ -11,7 +11,7 @@ use alloc::rc::Rc;
 use core::ffi::{c_char, c_int};
 use glass_lib_mpi::{Communicator, Error, Status};
 
-const NAME_ROOM: usize = 128;
+const OBJECT_NAME_BYTES: usize = 128;
 const TYPE_SHARED: c_int = 221;
 /// This and the next are guided by an info object.
 const TYPE_GUIDED: c_int = 223;
@@ -138,17 +138,17 @@ mpi! {
 
     fn MPI_Comm_set_name(handle: Handle, name: *const c_char) on handle; {
         let mut name = text_of(name);
-        name.truncate(NAME_ROOM - 1);
+        name.truncate(OBJECT_NAME_BYTES - 1);
         comm(handle)?.name = name;
         Ok(())
     }
 
     fn MPI_Comm_get_name(handle: Handle, name: *mut c_char, length: *mut c_int) on handle; {
         if handle == COMM_NULL {
-            put_text(b"MPI_COMM_NULL", name, length, NAME_ROOM);
+            put_text(b"MPI_COMM_NULL", name, length, OBJECT_NAME_BYTES);
             return Ok(());
         }
-        put_text(&comm(handle)?.name, name, length, NAME_ROOM);
+        put_text(&comm(handle)?.name, name, length, OBJECT_NAME_BYTES);
         Ok(())
     }
 

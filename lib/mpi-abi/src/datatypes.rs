@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use core::ffi::{c_char, c_int, c_void};
 use glass_lib_mpi::{Base, Basic, Buffer, Datatype, Error, Part, Value};
 
-const NAME_ROOM: usize = 128;
+const OBJECT_NAME_BYTES: usize = 128;
 /// How a type was made, in the numbers of the standard.
 const NAMED: c_int = 101;
 const DUP: c_int = 102;
@@ -336,11 +336,11 @@ mpi_pair! {
         Ok(())
     }
 
-    fn MPI_Pack MPI_Pack_c [C] (from: *const c_void, count: C, handle: Handle, to: *mut u8, room: C, position: *mut C, comm: Handle) on comm; {
+    fn MPI_Pack MPI_Pack_c [C] (from: *const c_void, count: C, handle: Handle, to: *mut u8, capacity: C, position: *mut C, comm: Handle) on comm; {
         crate::global::comm(comm)?;
         let from = buffer(from, count, handle)?;
-        let (start, room) = ((*position).size()?, room.size()?);
-        if from.bytes() > room.saturating_sub(start) {
+        let (start, capacity) = ((*position).size()?, capacity.size()?);
+        if from.bytes() > capacity.saturating_sub(start) {
             return Err(Error::Truncate);
         }
         let mut packed = Vec::with_capacity(from.bytes());
@@ -350,11 +350,11 @@ mpi_pair! {
         Ok(())
     }
 
-    fn MPI_Unpack MPI_Unpack_c [C] (from: *const u8, room: C, position: *mut C, to: *mut c_void, count: C, handle: Handle, comm: Handle) on comm; {
+    fn MPI_Unpack MPI_Unpack_c [C] (from: *const u8, capacity: C, position: *mut C, to: *mut c_void, count: C, handle: Handle, comm: Handle) on comm; {
         crate::global::comm(comm)?;
         let to = buffer(to, count, handle)?;
-        let (start, room) = ((*position).size()?, room.size()?);
-        if to.bytes() > room.saturating_sub(start) {
+        let (start, capacity) = ((*position).size()?, capacity.size()?);
+        if to.bytes() > capacity.saturating_sub(start) {
             return Err(Error::Truncate);
         }
         let packed = slice_of(from.add(start), to.bytes());
@@ -376,11 +376,11 @@ mpi_pair! {
         Ok(())
     }
 
-    fn MPI_Pack_external MPI_Pack_external_c [C] (kind: *const c_char, from: *const c_void, count: C, handle: Handle, to: *mut u8, room: i64, position: *mut i64) on COMM_SELF; {
+    fn MPI_Pack_external MPI_Pack_external_c [C] (kind: *const c_char, from: *const c_void, count: C, handle: Handle, to: *mut u8, capacity: i64, position: *mut i64) on COMM_SELF; {
         check_external(kind)?;
         let from = buffer(from, count, handle)?;
-        let (start, room) = ((*position).size()?, room.size()?);
-        if from.bytes() > room.saturating_sub(start) {
+        let (start, capacity) = ((*position).size()?, capacity.size()?);
+        if from.bytes() > capacity.saturating_sub(start) {
             return Err(Error::Truncate);
         }
         let mut packed = Vec::with_capacity(from.bytes());
@@ -391,11 +391,11 @@ mpi_pair! {
         Ok(())
     }
 
-    fn MPI_Unpack_external MPI_Unpack_external_c [C] (kind: *const c_char, from: *const u8, room: i64, position: *mut i64, to: *mut c_void, count: C, handle: Handle) on COMM_SELF; {
+    fn MPI_Unpack_external MPI_Unpack_external_c [C] (kind: *const c_char, from: *const u8, capacity: i64, position: *mut i64, to: *mut c_void, count: C, handle: Handle) on COMM_SELF; {
         check_external(kind)?;
         let to = buffer(to, count, handle)?;
-        let (start, room) = ((*position).size()?, room.size()?);
-        if to.bytes() > room.saturating_sub(start) {
+        let (start, capacity) = ((*position).size()?, capacity.size()?);
+        if to.bytes() > capacity.saturating_sub(start) {
             return Err(Error::Truncate);
         }
         let mut packed = slice_of(from.add(start), to.bytes()).to_vec();
@@ -440,17 +440,17 @@ mpi! {
 
     fn MPI_Type_set_name(handle: Handle, name: *const c_char) on COMM_SELF; {
         let mut name = text_of(name);
-        name.truncate(NAME_ROOM - 1);
+        name.truncate(OBJECT_NAME_BYTES - 1);
         datatype(handle)?.name = name;
         Ok(())
     }
 
     fn MPI_Type_get_name(handle: Handle, name: *mut c_char, length: *mut c_int) on COMM_SELF; {
         if handle == DATATYPE_NULL {
-            put_text(b"MPI_DATATYPE_NULL", name, length, NAME_ROOM);
+            put_text(b"MPI_DATATYPE_NULL", name, length, OBJECT_NAME_BYTES);
             return Ok(());
         }
-        put_text(&datatype(handle)?.name, name, length, NAME_ROOM);
+        put_text(&datatype(handle)?.name, name, length, OBJECT_NAME_BYTES);
         Ok(())
     }
 
@@ -476,8 +476,8 @@ mpi! {
     fn MPI_Type_get_contents(handle: Handle, integers_max: c_int, addresses_max: c_int, types_max: c_int,
         integers: *mut c_int, addresses: *mut i64, types: *mut Handle) on COMM_SELF; {
         let recipe = contents(handle)?;
-        let rooms = [(integers_max, recipe.integers.len()), (addresses_max, recipe.addresses.len()), (types_max, recipe.types.len())];
-        if rooms.iter().any(|(room, needed)| (*room as usize) < *needed) {
+        let capacities = [(integers_max, recipe.integers.len()), (addresses_max, recipe.addresses.len()), (types_max, recipe.types.len())];
+        if capacities.iter().any(|(capacity, needed)| (*capacity as usize) < *needed) {
             return Err(Error::Arg);
         }
         recipe.integers.iter().enumerate().for_each(|(index, number)| *integers.add(index) = *number as c_int);

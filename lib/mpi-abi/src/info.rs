@@ -77,23 +77,23 @@ mpi! {
         Ok(())
     }
 
-    fn MPI_Info_get(info: Handle, key: *const c_char, room: c_int, value: *mut c_char, flag: *mut c_int) on COMM_SELF; {
+    fn MPI_Info_get(info: Handle, key: *const c_char, capacity: c_int, value: *mut c_char, flag: *mut c_int) on COMM_SELF; {
         let found = value_of(&read(info)?, &key_of(key)?);
         *flag = found.is_some().into();
         if let Some(found) = found {
-            put_text(&found, value, core::ptr::null_mut(), room as usize + 1);
+            put_text(&found, value, core::ptr::null_mut(), capacity as usize + 1);
         }
         Ok(())
     }
 
-    fn MPI_Info_get_string(info: Handle, key: *const c_char, room: *mut c_int, value: *mut c_char, flag: *mut c_int) on COMM_SELF; {
+    fn MPI_Info_get_string(info: Handle, key: *const c_char, capacity: *mut c_int, value: *mut c_char, flag: *mut c_int) on COMM_SELF; {
         let found = value_of(&read(info)?, &key_of(key)?);
         *flag = found.is_some().into();
         if let Some(found) = found {
-            if *room > 0 {
-                put_text(&found, value, core::ptr::null_mut(), *room as usize);
+            if *capacity > 0 {
+                put_text(&found, value, core::ptr::null_mut(), *capacity as usize);
             }
-            *room = found.len() as c_int + 1;
+            *capacity = found.len() as c_int + 1;
         }
         Ok(())
     }

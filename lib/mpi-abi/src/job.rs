@@ -14,8 +14,8 @@ use glass_lib_mpi::{Communicator, Error, World};
 const THREAD_SINGLE: c_int = 0;
 /// What we allow: any thread calls, one at a time.
 const THREAD_SERIALIZED: c_int = 2048;
-const LIBRARY_VERSION_ROOM: usize = 8192;
-const PROCESSOR_NAME_ROOM: usize = 256;
+const LIBRARY_VERSION_BYTES: usize = 8192;
+const PROCESSOR_NAME_BYTES: usize = 256;
 
 /// States of a rank in the launcher's page (docs/formats/mpi-ranks.md).
 const STATE_INSIDE: u32 = 1;
@@ -94,12 +94,12 @@ mpi! {
     }
 
     fn MPI_Get_library_version(text: *mut c_char, length: *mut c_int) on COMM_SELF; {
-        put_text(concat!("Glasshouse MPI ", env!("CARGO_PKG_VERSION")).as_bytes(), text, length, LIBRARY_VERSION_ROOM);
+        put_text(concat!("Glasshouse MPI ", env!("CARGO_PKG_VERSION")).as_bytes(), text, length, LIBRARY_VERSION_BYTES);
         Ok(())
     }
 
     fn MPI_Get_processor_name(text: *mut c_char, length: *mut c_int) on COMM_SELF; {
-        put_text(host().machine().as_bytes(), text, length, PROCESSOR_NAME_ROOM);
+        put_text(host().machine().as_bytes(), text, length, PROCESSOR_NAME_BYTES);
         Ok(())
     }
 

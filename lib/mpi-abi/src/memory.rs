@@ -4,9 +4,9 @@ use alloc::vec::Vec;
 use core::ffi::{c_char, c_int};
 use core::slice;
 
-/// Writes a text and its end; `room` bytes are there.
-pub unsafe fn put_text(text: &[u8], to: *mut c_char, length: *mut c_int, room: usize) {
-    let count = text.len().min(room - 1);
+/// Writes a text and its end; `capacity` bytes are there.
+pub unsafe fn put_text(text: &[u8], to: *mut c_char, length: *mut c_int, capacity: usize) {
+    let count = text.len().min(capacity - 1);
     unsafe {
         core::ptr::copy_nonoverlapping(text.as_ptr().cast(), to, count);
         *to.add(count) = 0;

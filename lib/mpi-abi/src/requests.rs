@@ -24,7 +24,7 @@ fn is_active(handle: Handle) -> Result<bool, Error> {
 }
 
 /// What became of a request, if it is done; it stays.
-fn look(handle: Handle) -> Result<Option<Status>, Error> {
+fn status_of(handle: Handle) -> Result<Option<Status>, Error> {
     if handle == REQUEST_NULL {
         return Ok(Some(Status::EMPTY));
     }
@@ -80,13 +80,13 @@ pub unsafe fn wait_for(handle: &mut Handle, to: *mut RawStatus) -> Result<(), Er
 }
 
 fn wait_status(handle: Handle) -> Result<Status, Error> {
-    if let Some(status) = look(handle)? {
+    if let Some(status) = status_of(handle)? {
         return Ok(status);
     }
     if let Stage::Running(id) = pending(handle)?.stage {
         world()?.wait_until(|world| !matches!(world.is_done(id), Ok(false)))?;
     }
-    look(handle)?.ok_or(Error::Request)
+    status_of(handle)?.ok_or(Error::Request)
 }
 
 fn progress() -> Result<(), Error> {
@@ -109,7 +109,7 @@ unsafe fn handles<'a>(count: c_int, requests: *mut Handle) -> Result<&'a mut [Ha
 unsafe fn complete_all(handles: &mut [Handle], statuses: *mut RawStatus) -> Result<(), Error> {
     let mut errors = Vec::new();
     for (index, handle) in handles.iter_mut().enumerate() {
-        let status = look(*handle)?.ok_or(Error::Request)?;
+        let status = status_of(*handle)?.ok_or(Error::Request)?;
         errors.push(unsafe { complete(handle, &status, place(statuses, index)) });
     }
     if errors.iter().all(Option::is_none) {
@@ -128,7 +128,7 @@ fn done_places(handles: &[Handle]) -> Result<Option<Vec<usize>>, Error> {
     for (index, handle) in handles.iter().enumerate() {
         if is_active(*handle)? {
             has_active = true;
-            if look(*handle)?.is_some() {
+            if status_of(*handle)?.is_some() {
                 done.push(index);
             }
         }
@@ -145,7 +145,7 @@ unsafe fn complete_any(
 ) -> Result<(), Error> {
     let first = *done.first().ok_or(Error::Intern)?;
     unsafe { *index = first as c_int };
-    let status = look(handles[first])?.ok_or(Error::Request)?;
+    let status = status_of(handles[first])?.ok_or(Error::Request)?;
     unsafe { complete(&mut handles[first], &status, to) }.map_or(Ok(()), Err)
 }
 
@@ -160,7 +160,7 @@ unsafe fn complete_some(
     let mut has_failed = false;
     for (place_out, place_in) in done.iter().enumerate() {
         unsafe { *indices.add(place_out) = *place_in as c_int };
-        let status = look(handles[*place_in])?.ok_or(Error::Request)?;
+        let status = status_of(handles[*place_in])?.ok_or(Error::Request)?;
         let to = unsafe { place(statuses, place_out) };
         if let Some(error) = unsafe { complete(&mut handles[*place_in], &status, to) } {
             has_failed = true;
@@ -186,10 +186,10 @@ mpi! {
     fn MPI_Wait(request: *mut Handle, status: *mut RawStatus) on COMM_SELF; { wait_for(&mut *request, status) }
 
     fn MPI_Test(request: *mut Handle, flag: *mut c_int, status: *mut RawStatus) on COMM_SELF; {
-        if look(*request)?.is_none() {
+        if status_of(*request)?.is_none() {
             progress()?;
         }
-        let found = look(*request)?;
+        let found = status_of(*request)?;
         *flag = found.is_some().into();
         match found {
             Some(found) => complete(&mut *request, &found, status).map_or(Ok(()), Err),
@@ -210,7 +210,7 @@ mpi! {
         progress()?;
         let mut is_done = true;
         for handle in handles.iter() {
-            is_done &= look(*handle)?.is_some();
+            is_done &= status_of(*handle)?.is_some();
         }
         *flag = is_done.into();
         if is_done { complete_all(handles, statuses) } else { Ok(()) }
@@ -259,7 +259,7 @@ mpi! {
 
     fn MPI_Request_get_status(request: Handle, flag: *mut c_int, status: *mut RawStatus) on COMM_SELF; {
         progress()?;
-        let found = look(request)?;
+        let found = status_of(request)?;
         *flag = found.is_some().into();
         if let Some(found) = found {
             put(status, &found);
@@ -272,7 +272,7 @@ mpi! {
         progress()?;
         *flag = 1;
         for (index, handle) in handles.iter().enumerate() {
-            match look(*handle)? {
+            match status_of(*handle)? {
                 Some(found) => put(place(statuses, index), &found),
                 None => *flag = 0,
             }
@@ -290,7 +290,7 @@ mpi! {
                 None => *flag = 0,
                 Some(first) => {
                     *index = *first as c_int;
-                    put(status, &look(handles[*first])?.unwrap_or(Status::EMPTY));
+                    put(status, &status_of(handles[*first])?.unwrap_or(Status::EMPTY));
                 }
             },
         }
@@ -305,7 +305,7 @@ mpi! {
             *out = done.len() as c_int;
             for (to, from) in done.iter().enumerate() {
                 *indices.add(to) = *from as c_int;
-                put(place(statuses, to), &look(handles[*from])?.unwrap_or(Status::EMPTY));
+                put(place(statuses, to), &status_of(handles[*from])?.unwrap_or(Status::EMPTY));
             }
         }
         Ok(())

@@ -6,7 +6,7 @@ use crate::trace::Trace;
 /// The ranks' world, as one of them sees it.
 pub trait Fabric {
     /// How often a wait looks before it calls [`Fabric::wait`]: once where ranks share cores, so that the rank which is awaited gets ours.
-    fn looks(&self) -> u32;
+    fn polls(&self) -> u32;
 
     /// Called when `fruitless` polls in a row found nothing: spins, yields or sleeps, but returns within some milliseconds whatever
     /// happens.

@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use glass_formats::trace::MpiRole;
 
 /// A short receive polls one ring so many times as often as other waits, before it looks at everything else too.
-const SHORT_LOOKS: u32 = 4;
+const SHORT_POLLS: u32 = 4;
 /// A multiple of every element's bytes.
 const FOLD_PIECE_BYTES: usize = 64 << 10;
 
@@ -130,7 +130,7 @@ impl World {
             return None;
         }
         let ring = &mut self.incoming[source].ring;
-        for _ in 0..SHORT_LOOKS * self.looks {
+        for _ in 0..SHORT_POLLS * self.polls {
             let Some(body) = ring.peek() else {
                 core::hint::spin_loop();
                 continue;

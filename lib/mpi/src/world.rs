@@ -110,7 +110,7 @@ pub struct World {
     /// The job is aborted, and a wait has failed: nothing moves any more.
     pub(crate) is_over: bool,
     /// Polls that only look, before another rank is given a chance to run.
-    pub(crate) looks: u32,
+    pub(crate) polls: u32,
     /// Memory for a piece of another rank's buffer that is combined with ours.
     pub(crate) fold_piece: Option<Staging>,
     pub(crate) trace: Trace,
@@ -127,9 +127,9 @@ impl World {
             messages: VecDeque::new(),
             streams: VecDeque::new(),
         });
-        let looks = fabric.looks().max(1);
+        let polls = fabric.polls().max(1);
         World {
-            looks,
+            polls,
             fold_piece: None,
             trace: fabric.trace(),
             fabric,
@@ -225,7 +225,7 @@ impl World {
     /// Between two polls in a row that found nothing.
     #[inline]
     pub(crate) fn pause(&mut self, fruitless: u32) -> Result<(), Error> {
-        if fruitless < self.looks {
+        if fruitless < self.polls {
             core::hint::spin_loop();
             return Ok(());
         }
@@ -234,7 +234,7 @@ impl World {
             self.is_over = true;
             return Err(Error::ProcAborted);
         }
-        self.fabric.wait(fruitless - self.looks);
+        self.fabric.wait(fruitless - self.polls);
         Ok(())
     }
 

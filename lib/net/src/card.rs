@@ -130,9 +130,9 @@ mod tests {
         taken: Vec<u8>,
     }
 
-    struct Room<'a>(&'a mut Option<(Vec<u8>, Option<NonZeroU16>)>);
+    struct Transmit<'a>(&'a mut Option<(Vec<u8>, Option<NonZeroU16>)>);
 
-    impl CardTransmit for Room<'_> {
+    impl CardTransmit for Transmit<'_> {
         fn send<R>(self, bytes: usize, segment_bytes: Option<NonZeroU16>, fill: impl FnOnce(&mut [u8]) -> R) -> R {
             let mut frame = vec![0; bytes];
             let result = fill(&mut frame);
@@ -142,16 +142,16 @@ mod tests {
     }
 
     impl Card for Loopback {
-        type Transmit<'a> = Room<'a>;
+        type Transmit<'a> = Transmit<'a>;
         fn limits(&self) -> CardLimits {
             self.limits
         }
-        fn receive(&mut self) -> Option<(&[u8], Room<'_>)> {
+        fn receive(&mut self) -> Option<(&[u8], Transmit<'_>)> {
             self.taken = self.frame.take()?.0;
-            Some((&self.taken, Room(&mut self.frame)))
+            Some((&self.taken, Transmit(&mut self.frame)))
         }
-        fn transmit(&mut self) -> Option<Room<'_>> {
-            self.frame.is_none().then_some(Room(&mut self.frame))
+        fn transmit(&mut self) -> Option<Transmit<'_>> {
+            self.frame.is_none().then_some(Transmit(&mut self.frame))
         }
     }
 

@@ -20,7 +20,7 @@ const INITIAL_BYTES: usize = 10 * SEGMENT_BYTES;
 /// A loss leaves at least this much.
 const MIN_BYTES: usize = 2 * SEGMENT_BYTES;
 /// A writer that waits for room gets so much at once, or a quarter of the window, so that it fills whole frames.
-const ROOM_BYTES: usize = 128 << 10;
+const WORTHWHILE_BYTES: usize = 128 << 10;
 
 /// The data of a segment that is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,11 +96,11 @@ impl Window {
 
     /// How many of `wanted` bytes a writer may queue, with `queued` of at most `capacity` bytes in the queue; 0 if it is to wait for an
     /// acknowledgement.
-    pub(crate) fn room(&self, wanted: usize, queued: usize, capacity: usize) -> usize {
+    pub(crate) fn space(&self, wanted: usize, queued: usize, capacity: usize) -> usize {
         let limit = self.limit.min(capacity);
-        let room = limit.saturating_sub(queued);
-        let worthwhile = wanted.min(limit / 4).min(ROOM_BYTES);
-        if room < worthwhile { 0 } else { room.min(wanted) }
+        let space = limit.saturating_sub(queued);
+        let worthwhile = wanted.min(limit / 4).min(WORTHWHILE_BYTES);
+        if space < worthwhile { 0 } else { space.min(wanted) }
     }
 
     /// The peer has acknowledged `bytes` of `queued` bytes. Returns smoltcp's part from now on, if that changes.
@@ -164,7 +164,7 @@ mod tests {
 
     /// Fills the window and has all of it acknowledged.
     fn round_trip(window: &mut Window) -> usize {
-        let queued = window.room(usize::MAX, 0, 1 << 30);
+        let queued = window.space(usize::MAX, 0, 1 << 30);
         assert!(window.acknowledged(queued, queued).is_none());
         queued
     }
@@ -190,17 +190,17 @@ mod tests {
         let mut window = Window::new(Congestion::Reno);
         window.limit = 1 << 30;
         let capacity = 1 << 20;
-        assert_eq!(window.room(100, 0, capacity), 100);
-        assert_eq!(window.room(1 << 21, 0, capacity), capacity);
-        assert_eq!(window.room(1 << 16, capacity - (1 << 16), capacity), 1 << 16);
-        assert_eq!(window.room(1 << 16, capacity - 60_000, capacity), 0);
-        assert_eq!(window.room(1 << 18, capacity - 100_000, capacity), 0);
-        assert_eq!(window.room(100, capacity - 100, capacity), 100);
-        assert_eq!(window.room(100, capacity - 99, capacity), 0);
+        assert_eq!(window.space(100, 0, capacity), 100);
+        assert_eq!(window.space(1 << 21, 0, capacity), capacity);
+        assert_eq!(window.space(1 << 16, capacity - (1 << 16), capacity), 1 << 16);
+        assert_eq!(window.space(1 << 16, capacity - 60_000, capacity), 0);
+        assert_eq!(window.space(1 << 18, capacity - 100_000, capacity), 0);
+        assert_eq!(window.space(100, capacity - 100, capacity), 100);
+        assert_eq!(window.space(100, capacity - 99, capacity), 0);
         // Of a small window, that is a quarter.
         window.limit = 20_000;
-        assert_eq!(window.room(1 << 20, 15_000, capacity), 5000);
-        assert_eq!(window.room(1 << 20, 15_001, capacity), 0);
+        assert_eq!(window.space(1 << 20, 15_000, capacity), 5000);
+        assert_eq!(window.space(1 << 20, 15_001, capacity), 0);
     }
 
     #[test]
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!((window.limit, window.threshold), (40_000, 40_000));
         assert!(window.sends(data(2460, 1460), 90_000).is_none());
         assert!(window.acknowledged(89_000, 90_000).is_none());
-        assert_eq!(window.room(1, 40_000, 1 << 20), 0);
+        assert_eq!(window.space(1, 40_000, 1 << 20), 0);
         assert_eq!(window.acknowledged(1000, 1000), Some(CongestionControl::None));
         assert_eq!(window.limit, 40_000);
         // Two segments are the least.
@@ -258,7 +258,7 @@ mod tests {
         let mut window = Window::new(Congestion::None);
         assert!(window.sends(data(0, 9000), 9000).is_none() && window.sends(data(0, 9000), 9000).is_none());
         assert!(window.acknowledged(9000, 9000).is_none());
-        assert_eq!(window.room(1 << 20, 0, 1 << 20), 1 << 20);
+        assert_eq!(window.space(1 << 20, 0, 1 << 20), 1 << 20);
     }
 
     /// Sequence numbers wrap.

@@ -72,7 +72,7 @@ impl State {
     }
 
     /// Whether one more connection may exist besides `likely` ones, if necessary in place of one in TIME-WAIT.
-    pub(crate) fn make_room(&mut self, likely: usize) -> bool {
+    pub(crate) fn make_space(&mut self, likely: usize) -> bool {
         if self.table.len() + likely < self.config.connections_max {
             return true;
         }
@@ -109,7 +109,7 @@ impl State {
 
     /// Starts to open a connection; [`State::poll_connected`] returns the result.
     pub(crate) fn connect(&mut self, remote: SocketAddr) -> Result<ConnectionId, NetError> {
-        if !self.make_room(0) {
+        if !self.make_space(0) {
             self.counters.refused_limit += 1;
             return Err(NetError::TooMany);
         }
@@ -210,7 +210,7 @@ impl State {
         data: &[u8],
         context: &mut Context,
     ) -> Poll<Result<usize, NetError>> {
-        self.poll_send(id, data.len(), context, |socket, room| socket.send_slice(&data[..room]))
+        self.poll_send(id, data.len(), context, |socket, space| socket.send_slice(&data[..space]))
     }
 
     /// Has `fill`, which is taken then, write up to `max_bytes` into the send buffer.
@@ -221,9 +221,9 @@ impl State {
         fill: &mut Option<impl FnOnce(&mut [u8])>,
         context: &mut Context,
     ) -> Poll<Result<usize, NetError>> {
-        self.poll_send(id, max_bytes, context, |socket, room| {
+        self.poll_send(id, max_bytes, context, |socket, space| {
             socket.send(|piece| {
-                let count = piece.len().min(room);
+                let count = piece.len().min(space);
                 if count > 0
                     && let Some(fill) = fill.take()
                 {
@@ -247,11 +247,11 @@ impl State {
         }
         let connection = self.table.get(id);
         let (queued, capacity) = (connection.socket().send_queue(), connection.socket().send_capacity());
-        let room = connection.window.room(max_bytes, queued, capacity);
+        let space = connection.window.space(max_bytes, queued, capacity);
         let socket = connection.socket();
         // A writer that waits for room has more, so the last short segment of what is queued waits for that.
-        socket.set_nagle_enabled(room < max_bytes);
-        match send(socket, room) {
+        socket.set_nagle_enabled(space < max_bytes);
+        match send(socket, space) {
             Ok(0) => {
                 socket.register_send_waker(context.waker());
                 self.block(BlockKind::Send, &SEND, id);

@@ -105,19 +105,19 @@ impl State {
         let Some(ends) = self.refused.first(self.now) else { return false };
         let listener = self.listeners.iter().find(|listener| listener.port == ends.local.port);
         let likely = if self.handshakes.contains(ends) { 0 } else { self.handshakes.likely(self.now) };
-        let has_room = self.table.len() + likely < self.config.connections_max;
-        has_room && listener.is_none_or(|listener| listener.pending.len() < self.config.backlog_max)
+        let has_space = self.table.len() + likely < self.config.connections_max;
+        has_space && listener.is_none_or(|listener| listener.pending.len() < self.config.backlog_max)
     }
 
     /// Whether a listener has room for one more connection besides `likely` ones, and its id. Counts one that has not.
-    fn room(&mut self, port: u16, likely: usize) -> Option<Result<u64, Admission>> {
+    fn listener_for(&mut self, port: u16, likely: usize) -> Option<Result<u64, Admission>> {
         let listener = self.listeners.iter().find(|listener| listener.port == port)?;
         let listener_id = listener.id;
         if listener.pending.len() >= self.config.backlog_max {
             self.counters.refused_backlog += 1;
             return Some(Err(Admission::Refuse));
         }
-        if !self.make_room(likely) {
+        if !self.make_space(likely) {
             self.counters.refused_limit += 1;
             return Some(Err(Admission::Refuse));
         }
@@ -127,7 +127,7 @@ impl State {
     /// Checks a SYN before smoltcp does, and starts its handshake.
     pub(crate) fn admit(&mut self, ends: Ends, syn: &[u8], capabilities: &DeviceCapabilities) -> Admission {
         let is_repeated = self.handshakes.contains(ends);
-        match self.room(ends.local.port, if is_repeated { 0 } else { self.handshakes.likely(self.now) }) {
+        match self.listener_for(ends.local.port, if is_repeated { 0 } else { self.handshakes.likely(self.now) }) {
             None if self.starts_until().is_some() => return Admission::Refuse,
             None => return Admission::Pass,
             Some(Err(refusal)) => return refusal,
@@ -145,7 +145,7 @@ impl State {
 
     /// Makes the connection of a handshake that is done; `None` if there is no room for it now.
     pub(crate) fn open(&mut self, ends: Ends, capabilities: &DeviceCapabilities) -> Option<(ConnectionId, Vec<u8>)> {
-        let Some(Ok(listener_id)) = self.room(ends.local.port, 0) else { return None };
+        let Some(Ok(listener_id)) = self.listener_for(ends.local.port, 0) else { return None };
         let sizes = self.handshakes.sizes(ends)?;
         let mut socket = self.make_socket(sizes).ok()?;
         socket.listen(ends.local.port).ok()?;

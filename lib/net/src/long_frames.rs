@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn frames_are_long_with_ipv6_if_the_device_cuts_them_and_computes_checksums() {
-        for (has_ipv6, checksum, cuts_v6, is_long) in [
+        for (has_ipv6, checksum, tso_v6, is_long) in [
             (true, Checksum::None, true, true),
             (true, Checksum::Rx, true, true),
             (true, Checksum::Both, true, false),
@@ -138,7 +138,7 @@ mod tests {
             capabilities.max_transmission_unit = 1514;
             capabilities.checksum.tcp = checksum;
             capabilities.segmentation.tcpv4 = NonZeroUsize::new(60_000);
-            capabilities.segmentation.tcpv6 = NonZeroUsize::new(50_000).filter(|_| cuts_v6);
+            capabilities.segmentation.tcpv6 = NonZeroUsize::new(50_000).filter(|_| tso_v6);
             let (shape, found) = Shape::of(capabilities, has_ipv6);
             let expected = if is_long { (50_000, NonZeroUsize::new(50_000)) } else { (1514, None) };
             let capabilities = shape.capabilities();

@@ -229,7 +229,7 @@ impl Neighbours {
     /// Adds a neighbour that reported itself, if there is room.
     fn add(&mut self, now: Instant, address: IpAddr, mac: EthernetAddress, confirmed_until: Instant) {
         let is_idle = |entry: &Neighbour| entry.used_at.is_none_or(|at| at + IN_USE_TIME <= now);
-        if self.make_room(is_idle) {
+        if self.evict(is_idle) {
             let state = State::Known { mac, confirmed_until, requests: 0, next_at: None };
             self.insert(Neighbour { address, state, since: now, used_at: None, held: Vec::new() });
         }
@@ -246,7 +246,7 @@ impl Neighbours {
                 _ => return,
             }
         }
-        if !self.make_room(|_| true) {
+        if !self.evict(|_| true) {
             return;
         }
         let next_at = now + REQUEST_INTERVAL;
@@ -258,7 +258,7 @@ impl Neighbours {
     }
 
     /// Makes room for one more, in place of the one that was not used for longest among those that `may_end`.
-    fn make_room(&mut self, may_end: impl Fn(&Neighbour) -> bool) -> bool {
+    fn evict(&mut self, may_end: impl Fn(&Neighbour) -> bool) -> bool {
         if self.entries.len() < NEIGHBOURS_MAX {
             return true;
         }

@@ -32,7 +32,7 @@ pub(crate) struct Routes {
     /// Ours, with the prefixes of our neighbours.
     pub(crate) addresses: Vec<IpCidr>,
     /// Further routes.
-    pub(crate) further: Vec<Route>,
+    pub(crate) configured: Vec<Route>,
     /// The routers for everything else; any neighbour can be one, whether in one of our prefixes or not.
     pub(crate) gateway_v4: Option<Ipv4Address>,
     pub(crate) gateway_v6: Option<Ipv6Address>,
@@ -62,7 +62,8 @@ impl Routes {
             return Hop::None;
         }
         let near = own.filter(|own| own.prefix_len() < 32).map(|prefix| Route { prefix, router: None });
-        let routes = near.chain(self.further.iter().copied()).filter(|route| route.prefix.contains_addr(&destination));
+        let routes =
+            near.chain(self.configured.iter().copied()).filter(|route| route.prefix.contains_addr(&destination));
         let router = match routes.max_by_key(|route| route.prefix.prefix_len()) {
             Some(route) => route.router,
             None if self.gateway_v4.is_none() => return Hop::None,
@@ -90,7 +91,7 @@ impl Routes {
         self.hop(address.into()) == Hop::Neighbour(address)
             || self.gateway_v4.is_some_and(|router| address == IpAddr::V4(router))
             || self.gateway_v6.is_some_and(|router| address == IpAddr::V6(router))
-            || self.further.iter().any(|route| route.router.is_some_and(|router| address == IpAddr::V4(router)))
+            || self.configured.iter().any(|route| route.router.is_some_and(|router| address == IpAddr::V4(router)))
     }
 
     /// Our address for requests to a neighbour: one with its prefix, if there is one.
@@ -198,12 +199,13 @@ mod tests {
 
     #[test]
     fn the_longest_prefix_counts() {
-        let further = [
+        let configured = [
             Route { prefix: Ipv4Cidr::new(v4("10.0.0.0"), 8), router: Some(v4("10.0.0.7")) },
             Route { prefix: Ipv4Cidr::new(v4("10.9.0.0"), 16), router: None },
         ];
         let addresses = [own("10.0.0.2", 24)].into();
-        let routes = Routes { addresses, further: further.into(), gateway_v4: Some(v4("10.0.0.1")), gateway_v6: None };
+        let routes =
+            Routes { addresses, configured: configured.into(), gateway_v4: Some(v4("10.0.0.1")), gateway_v6: None };
         assert_eq!(hop(&routes, "10.0.0.9"), neighbour("10.0.0.9"));
         assert_eq!(hop(&routes, "10.1.0.9"), neighbour("10.0.0.7"));
         assert_eq!(hop(&routes, "10.9.0.9"), neighbour("10.9.0.9"));

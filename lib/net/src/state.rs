@@ -287,7 +287,7 @@ impl State {
         }
         let mut link = self.link.borrow_mut();
         link.set_addresses(&addresses);
-        link.routes.further.clone_from(&self.ipv4.routes);
+        link.routes.configured.clone_from(&self.ipv4.routes);
         link.routes.gateway_v4 = self.ipv4.router;
         link.routes.gateway_v6 = ipv6.and_then(Autoconf::gateway);
         drop(link);

@@ -27,7 +27,7 @@ pub fn start(is_process: bool, rings: &'static [AtomicU64], origin_ticks: u64, t
     CONTROL.magic.store(CONTROL_MAGIC, Ordering::Release);
 }
 
-/// Has `rings`, of further cores, in the memory for rings too: what the host reads as such then reaches from the first to the last.
+/// Has `rings`, of secondary cores, in the memory for rings too: what the host reads as such then reaches from the first to the last.
 pub fn extend(rings: &'static [AtomicU64]) {
     let (address, bytes) = (CONTROL.area_address.load(Ordering::Relaxed), CONTROL.area_bytes.load(Ordering::Relaxed));
     let first = rings.as_ptr() as u64;

@@ -18,12 +18,12 @@ static IS_ADDING: AtomicBool = AtomicBool::new(false);
 #[derive(Debug)]
 pub struct Name {
     text: &'static str,
-    /// 0 unknown yet, [`NO_ROOM`] or its number.
+    /// 0 unknown yet, [`TABLE_FULL`] or its number.
     number: AtomicU32,
 }
 
 /// The table was full when the name was looked up: another lookup would count the same loss twice.
-const NO_ROOM: u32 = u32::MAX;
+const TABLE_FULL: u32 = u32::MAX;
 
 impl Name {
     /// A name that has no number yet.
@@ -40,18 +40,18 @@ impl Name {
     #[inline]
     pub fn number(&self) -> u32 {
         match self.number.load(Ordering::Relaxed) {
-            0 => self.look_up(),
-            NO_ROOM => 0,
+            0 => self.lookup(),
+            TABLE_FULL => 0,
             number => number,
         }
     }
 
     #[cold]
-    fn look_up(&self) -> u32 {
+    fn lookup(&self) -> u32 {
         let was_possible = is_possible();
         let number = intern(self.text);
         if was_possible {
-            self.number.store(if number == 0 { NO_ROOM } else { number }, Ordering::Relaxed);
+            self.number.store(if number == 0 { TABLE_FULL } else { number }, Ordering::Relaxed);
         }
         number
     }

@@ -43,7 +43,7 @@ pub(crate) enum Owner {
 
 /// A connection's packets that are no data. They are sent in this order.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct ControlPackets {
     pub request: bool,
     pub response: bool,
     pub credit_update: bool,
@@ -55,9 +55,9 @@ pub(crate) struct Wanted {
     pub shutdown: u32,
 }
 
-impl Wanted {
+impl ControlPackets {
     pub(crate) fn is_any(&self) -> bool {
-        *self != Wanted::default()
+        *self != ControlPackets::default()
     }
 }
 
@@ -100,7 +100,7 @@ pub(crate) struct Connection {
     pub peer_receives_no_more: bool,
     /// We send no more: the service has closed its half.
     pub closed: bool,
-    pub wanted: Wanted,
+    pub control: ControlPackets,
     /// It is in the stack's list of those that have something to send.
     pub is_queued: bool,
     pub reader: Option<Waker>,
@@ -129,7 +129,7 @@ impl Connection {
             peer_sends_no_more: false,
             peer_receives_no_more: false,
             closed: false,
-            wanted: Wanted::default(),
+            control: ControlPackets::default(),
             is_queued: false,
             reader: None,
             writer: None,
@@ -208,7 +208,7 @@ impl Connection {
             Type::Message => config.buffer_bytes,
         };
         if known_bytes < enough_bytes && self.consumed_granted != self.consumed_total {
-            self.wanted.credit_update = true;
+            self.control.credit_update = true;
         }
     }
 
@@ -219,7 +219,7 @@ impl Connection {
     /// Our window and what was consumed, for a header.
     pub(crate) fn grant(&mut self) -> u32 {
         self.consumed_granted = self.consumed_total;
-        self.wanted.credit_update = false;
+        self.control.credit_update = false;
         self.consumed_total
     }
 
@@ -229,7 +229,7 @@ impl Connection {
         }
         self.unsent.clear();
         self.unsent_bytes = 0;
-        self.wanted = Wanted::default();
+        self.control = ControlPackets::default();
         self.wake_reader();
         self.wake_writer();
     }

@@ -8,7 +8,7 @@ use glass_api::Buf;
 /// so many times its bytes in buffers.
 const SMALL_PART: usize = 4;
 /// Small packets are joined up to this size.
-const JOINED_BYTES: usize = 4096;
+const COALESCED_BYTES: usize = 4096;
 
 /// Bytes in order, some in the buffers that they were received in.
 #[derive(Default)]
@@ -40,12 +40,13 @@ impl Received {
             self.pieces.push_back(Piece::Buffer(buffer.slice(0..bytes)));
             return Ok(None);
         }
-        if !matches!(self.pieces.back(), Some(Piece::Copied(joined, _)) if joined.len() + bytes <= JOINED_BYTES) {
+        if !matches!(self.pieces.back(), Some(Piece::Copied(coalesced, _)) if coalesced.len() + bytes <= COALESCED_BYTES)
+        {
             self.pieces.push_back(Piece::Copied(Vec::new(), 0));
         }
-        if let Some(Piece::Copied(joined, _)) = self.pieces.back_mut() {
-            joined.try_reserve(bytes).map_err(|_| OutOfMemory)?;
-            joined.extend_from_slice(&buffer[..bytes]);
+        if let Some(Piece::Copied(coalesced, _)) = self.pieces.back_mut() {
+            coalesced.try_reserve(bytes).map_err(|_| OutOfMemory)?;
+            coalesced.extend_from_slice(&buffer[..bytes]);
             self.bytes += bytes;
         }
         Ok(Some(buffer))
@@ -58,7 +59,7 @@ impl Received {
             let Some(piece) = self.pieces.front_mut() else { break };
             let rest = match piece {
                 Piece::Buffer(buf) => &buf[..],
-                Piece::Copied(joined, read) => &joined[*read..],
+                Piece::Copied(coalesced, read) => &coalesced[*read..],
             };
             let count = rest.len().min(into.len() - done);
             into[done..done + count].copy_from_slice(&rest[..count]);
@@ -95,7 +96,7 @@ impl Received {
         let piece = self.pieces.pop_front()?;
         let buf = match &piece {
             Piece::Buffer(buf) => Ok(buf.clone()),
-            Piece::Copied(joined, read) => Buf::copy_of(&joined[*read..]),
+            Piece::Copied(coalesced, read) => Buf::copy_of(&coalesced[*read..]),
         };
         match &buf {
             Ok(buf) => self.bytes -= buf.len(),

@@ -184,7 +184,7 @@ impl Stack {
         let until = now + self.config.connect_timeout;
         let id = self.insert(Connection::new(ends, kind, State::Connecting(until), Owner::Service));
         self.deadlines.insert((until, id));
-        self.get(id).wanted.request = true;
+        self.get(id).control.request = true;
         self.queue(id);
         Ok(id)
     }
@@ -280,14 +280,14 @@ impl Stack {
         if data.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        let room = match self.poll_room(id, waker) {
-            Poll::Ready(Ok(room)) => room.min(data.len()),
+        let space = match self.poll_space(id, waker) {
+            Poll::Ready(Ok(space)) => space.min(data.len()),
             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
             Poll::Pending => return Poll::Pending,
         };
-        let Ok(buf) = Buf::copy_of(&data[..room]) else { return Poll::Ready(Err(NetError::TooMany)) };
+        let Ok(buf) = Buf::copy_of(&data[..space]) else { return Poll::Ready(Err(NetError::TooMany)) };
         self.take(id, Unsent { data: buf, ends_message: false });
-        Poll::Ready(Ok(room))
+        Poll::Ready(Ok(space))
     }
 
     /// Takes the start of `data` for sending, without a copy, and returns how much. It must not change until it was sent.
@@ -295,8 +295,8 @@ impl Stack {
         if data.is_empty() {
             return Poll::Ready(Ok(0));
         }
-        self.poll_room(id, waker).map_ok(|room| {
-            let count = room.min(data.len());
+        self.poll_space(id, waker).map_ok(|space| {
+            let count = space.min(data.len());
             self.take(id, Unsent { data: data.slice(0..count), ends_message: false });
             count
         })
@@ -342,7 +342,7 @@ impl Stack {
     }
 
     /// How long a packet may be that is written now.
-    fn poll_room(&mut self, id: ConnectionId, waker: &Waker) -> Poll<Result<usize, NetError>> {
+    fn poll_space(&mut self, id: ConnectionId, waker: &Waker) -> Poll<Result<usize, NetError>> {
         let is_full = self.queued_bytes >= self.config.queued_bytes_max;
         let packet_bytes_max = self.config.packet_bytes_max;
         self.check_writable(id)?;
@@ -353,7 +353,7 @@ impl Stack {
         }
         connection.writer = Some(waker.clone());
         if credit_bytes == 0 {
-            connection.wanted.credit_request = true;
+            connection.control.credit_request = true;
             self.queue(id);
         } else {
             self.without_work.push(id);
@@ -381,7 +381,7 @@ impl Stack {
             _ => {}
         }
         connection.closed = true;
-        connection.wanted.shutdown |= SHUTDOWN_SEND;
+        connection.control.shutdown |= SHUTDOWN_SEND;
         self.queue(id);
         self.finish(id);
         Ok(())
@@ -406,7 +406,7 @@ impl Stack {
             State::Ended(_) => self.remove(id),
             _ if !connection.closed => self.reset(id, End::Reset),
             _ => {
-                connection.wanted.shutdown |= SHUTDOWN_BOTH;
+                connection.control.shutdown |= SHUTDOWN_BOTH;
                 connection.state = State::Closing(until);
                 self.deadlines.insert((until, id));
                 self.queue(id);
@@ -441,18 +441,18 @@ impl Stack {
     }
 
     fn admit(&mut self, ends: Ends, header: &Header) {
-        let has_room = self.by_ends.len() < self.config.connections_max;
+        let has_space = self.by_ends.len() < self.config.connections_max;
         let backlog_max = self.config.backlog_max;
         let listener = self.listeners.get_mut(&ends.local_port);
         let admits = |listener: &&mut Listener| {
-            has_room && listener.backlog.len() < backlog_max && header.kind == Some(listener.kind)
+            has_space && listener.backlog.len() < backlog_max && header.kind == Some(listener.kind)
         };
         let Some(listener) = listener.filter(admits) else { return self.refuse(header) };
         let (owner, kind) = (Owner::Listener(listener.id), listener.kind);
         let id = self.insert(Connection::new(ends, kind, State::Open, owner));
         let connection = self.get(id);
         connection.take_credit(header.window_bytes, header.consumed);
-        connection.wanted.response = true;
+        connection.control.response = true;
         self.queue(id);
         self.counters.opened += 1;
         if let Some(listener) = self.listeners.get_mut(&ends.local_port) {
@@ -514,12 +514,12 @@ impl Stack {
             Operation::CreditUpdate => {
                 // A peer may have ignored a shutdown while it had data that it had not consumed (vhost-device-vsock 0.3.0 does).
                 if matches!(connection.state, State::Closing(_)) && connection.is_all_consumed() {
-                    connection.wanted.shutdown |= SHUTDOWN_BOTH;
+                    connection.control.shutdown |= SHUTDOWN_BOTH;
                     self.queue(id);
                 }
             }
             Operation::CreditRequest => {
-                connection.wanted.credit_answer = true;
+                connection.control.credit_answer = true;
                 self.queue(id);
             }
             Operation::Request | Operation::Reset => self.violate(id),
@@ -580,7 +580,7 @@ impl Stack {
         if matches!(connection.state, State::Ended(_)) || !connection.peer_sends_no_more {
             return;
         }
-        let has_sent = connection.unsent.is_empty() && connection.wanted.shutdown == 0;
+        let has_sent = connection.unsent.is_empty() && connection.control.shutdown == 0;
         let writes_no_more = connection.peer_receives_no_more || connection.closed && has_sent;
         let reads_no_more = connection.is_read() || connection.owner == Owner::Unheld;
         if writes_no_more && reads_no_more {
@@ -636,11 +636,11 @@ impl Stack {
         let connection = self.connections[id.0].as_mut().expect("the connection exists");
         let Connection { ends, kind, .. } = *connection;
         // Without credit the answer waits until the service has read: the peer would only request again.
-        let answers = connection.wanted.credit_answer && connection.granted_bytes(&self.config) > 0;
-        let wanted = &mut connection.wanted;
-        let (operation, flags) = if core::mem::take(&mut wanted.request) {
+        let answers = connection.control.credit_answer && connection.granted_bytes(&self.config) > 0;
+        let control = &mut connection.control;
+        let (operation, flags) = if core::mem::take(&mut control.request) {
             (Operation::Request, 0)
-        } else if core::mem::take(&mut wanted.response) {
+        } else if core::mem::take(&mut control.response) {
             (Operation::Response, 0)
         } else if let Some(Unsent { data, ends_message }) = connection.unsent.pop_front() {
             connection.unsent_bytes -= data.len();
@@ -651,13 +651,13 @@ impl Stack {
             header.consumed = self.get(id).grant();
             self.feed_idle();
             return Some(Packet { header, data: Some(data) });
-        } else if core::mem::take(&mut wanted.credit_request) {
+        } else if core::mem::take(&mut control.credit_request) {
             (Operation::CreditRequest, 0)
-        } else if wanted.credit_update || answers {
-            wanted.credit_answer = false;
+        } else if control.credit_update || answers {
+            control.credit_answer = false;
             (Operation::CreditUpdate, 0)
-        } else if wanted.shutdown != 0 {
-            (Operation::Shutdown, core::mem::take(&mut wanted.shutdown))
+        } else if control.shutdown != 0 {
+            (Operation::Shutdown, core::mem::take(&mut control.shutdown))
         } else {
             return None;
         };
@@ -738,7 +738,7 @@ impl Stack {
 
     fn queue(&mut self, id: ConnectionId) {
         let connection = self.connections[id.0].as_mut().expect("the connection exists");
-        let has_something = connection.wanted.is_any() || !connection.unsent.is_empty();
+        let has_something = connection.control.is_any() || !connection.unsent.is_empty();
         if has_something && !connection.is_queued && !matches!(connection.state, State::Ended(_)) {
             connection.is_queued = true;
             self.queued.push_back(id);

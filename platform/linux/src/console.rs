@@ -26,7 +26,7 @@ enum Message {
 }
 
 /// The resource that a task waits for when it prints more than the reader takes.
-static ROOM: Name = Name::new("console: no room until the host reads");
+static CONSOLE_FULL: Name = Name::new("console: no room until the host reads");
 
 /// The shared state of both ends.
 #[derive(Default)]
@@ -87,7 +87,7 @@ impl Lines {
     }
 
     /// Completes when there is room for one more line of any length, or, for `usize::MAX` bytes, when all are written.
-    pub(crate) async fn room(&self, bytes: usize) {
+    pub(crate) async fn writable(&self, bytes: usize) {
         let lines = if bytes == usize::MAX { 1 } else { LINES_MAX };
         poll_fn(|context| {
             if self.shared.has_fewer_than(lines) {
@@ -101,7 +101,7 @@ impl Lines {
             if !wakers.iter().any(|waker| waker.will_wake(context.waker())) {
                 wakers.push(context.waker().clone());
             }
-            glass_lib_trace::block(BlockKind::Resource, &ROOM, lines as u64);
+            glass_lib_trace::block(BlockKind::Resource, &CONSOLE_FULL, lines as u64);
             Poll::Pending
         })
         .await;
@@ -189,8 +189,8 @@ mod tests {
         let printer = thread::spawn(move || {
             let waker = Waker::from(Arc::new(Parker { thread: thread::current(), woken }));
             for number in 0..LINES {
-                let mut room = std::pin::pin!(lines.room(80));
-                while room.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending() {
+                let mut writable = std::pin::pin!(lines.writable(80));
+                while writable.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending() {
                     thread::park_timeout(Duration::from_secs(10));
                 }
                 lines.print(format_args!("line {number}"));

@@ -61,14 +61,14 @@ pub(crate) trait Duties {
     /// The core is awake.
     fn awake(&self) {}
     /// The core looks for requests of the trace's host.
-    fn look(&self) {}
+    fn poll_host(&self) {}
     /// Whether the core has to look.
-    const LOOKS: bool;
+    const POLLS_HOST: bool;
 }
 
 struct NoDuties;
 impl Duties for NoDuties {
-    const LOOKS: bool = false;
+    const POLLS_HOST: bool = false;
 }
 
 /// The CPUs that the process may use, before its first thread was pinned to one.
@@ -154,7 +154,8 @@ impl LinuxCore {
             let may_spin = machine.has_own_cpus && !has_work();
             if !(may_spin && spin.finds(deadline.map(|deadline| deadline.timeout), has_work)) {
                 let start = may_spin.then(std::time::Instant::now);
-                let source = reactor.turn(deadline, D::LOOKS, has_work, || duties.awake(), || duties.look())?;
+                let source =
+                    reactor.turn(deadline, D::POLLS_HOST, has_work, || duties.awake(), || duties.poll_host())?;
                 if let Some(start) = start {
                     spin.slept(start.elapsed(), source);
                 }
@@ -172,7 +173,7 @@ impl LinuxCore {
     }
 }
 
-/// A further core.
+/// A secondary core.
 fn run(number: usize, machine: Arc<Machine>, started: &Sender<io::Result<()>>) {
     trace::attach(&format!("core {number}"));
     pin(number, machine.mailboxes.cores());
@@ -231,8 +232,8 @@ impl Console for LinuxCore {
         self.lines().print(line);
     }
 
-    async fn room(&self, bytes: usize) {
-        self.lines().room(bytes).await;
+    async fn writable(&self, bytes: usize) {
+        self.lines().writable(bytes).await;
     }
 }
 

@@ -41,11 +41,11 @@ impl Duties for Host {
         follow_host(&self.core);
     }
 
-    fn look(&self) {
+    fn poll_host(&self) {
         self.rate.refine();
     }
 
-    const LOOKS: bool = true;
+    const POLLS_HOST: bool = true;
 }
 
 /// Carries out the requests of the host.

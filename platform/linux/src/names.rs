@@ -26,12 +26,12 @@ impl Names {
         check_host_name(name)?;
         let request = self.device.request(Operation::Other, name.len());
         let (name, ending) = (name.to_owned(), request.clone());
-        let look_up = move || {
+        let lookup = move || {
             let answer = addresses(&name);
             ending.completed(answer.is_err());
             answer
         };
-        self.workers.run(request, look_up).await
+        self.workers.run(request, lookup).await
     }
 }
 

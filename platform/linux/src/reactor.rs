@@ -1,4 +1,4 @@
-//! Which sockets are ready: epoll, edge-triggered, and the bell that other threads ring.
+//! Which sockets are ready: epoll, edge-triggered, and the doorbell that other threads ring.
 
 use crate::trace;
 use glass_lib_executor::Unpark;
@@ -20,7 +20,7 @@ const EVENTS_MAX: usize = 256;
 const TURN_OPERATIONS_MAX: u32 = 64;
 
 /// How often a sleeping process polls for requests of the host of a trace: a VM does the same.
-const LOOK_PERIOD: Duration = Duration::from_millis(250);
+const HOST_POLL_PERIOD: Duration = Duration::from_millis(250);
 
 /// The kernel takes no timeout without end.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
@@ -32,7 +32,7 @@ static SOCKETS: Name = Name::new("sockets");
 static TURN: Name = Name::new("turn");
 static SIGNAL: Name = Name::new("signal");
 
-/// The bell's data in an event; no source has so high a number.
+/// The doorbell's data in an event; no source has so high a number.
 const DOORBELL: u64 = u64::MAX;
 
 /// Finds ready sockets. Clones share it.
@@ -68,7 +68,7 @@ impl Unpark for Doorbell {
         // task that was made ready before this call.
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed) {
-            // Fails only when the counter is full, and then the bell rings already.
+            // Fails only when the counter is full, and then the doorbell rings already.
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         }
     }
@@ -159,16 +159,16 @@ impl Reactor {
         Ok(watched)
     }
 
-    /// Waits until a source is ready, the bell rings or the deadline is there, and wakes the tasks that wait. `has_work` is
-    /// called when every later wake is certain to ring the bell, `awake` is called before the first wake, `each_look` whenever the
-    /// thread looks for requests of the trace's host, if it `looks`. Returns what ended the wait.
+    /// Waits until a source is ready, the doorbell rings or the deadline is there, and wakes the tasks that wait. `has_work` is
+    /// called when every later wake is certain to ring the doorbell, `awake` is called before the first wake, `poll_host` whenever the
+    /// thread looks for requests of the trace's host, if it `polls_host`. Returns what ended the wait.
     pub(crate) fn turn(
         &self,
         deadline: Option<Deadline>,
-        looks: bool,
+        polls_host: bool,
         has_work: impl FnOnce() -> bool,
         awake: impl FnOnce(),
-        each_look: impl Fn(),
+        poll_host: impl Fn(),
     ) -> Result<WakeSource, Errno> {
         let doorbell = &self.inner.doorbell;
         doorbell.fall_asleep();
@@ -179,12 +179,12 @@ impl Reactor {
         if is_idle {
             idle_begin(deadline.map(|deadline| deadline.clock_ns));
         }
-        let waited = self.wait(&mut events, timeout, looks && trace::is_shared(), each_look);
+        let waited = self.wait(&mut events, timeout, polls_host && trace::is_shared(), poll_host);
         doorbell.asleep.store(false, Ordering::Relaxed);
         let source = match (waited, &events[..]) {
             (Err(Errno::INTR), _) => WakeSource::Other,
             (Err(error), _) => return Err(error),
-            (Ok(_), []) if looks && has_request() => WakeSource::Other,
+            (Ok(_), []) if polls_host && has_request() => WakeSource::Other,
             (Ok(_), []) => WakeSource::Timer,
             (Ok(_), [event]) if event.data.u64() == DOORBELL => WakeSource::Core,
             (Ok(_), _) => WakeSource::Device,
@@ -203,23 +203,23 @@ impl Reactor {
         Ok(source)
     }
 
-    /// Waits for events, or until the host of a trace requests something, which rings no bell.
+    /// Waits for events, or until the host of a trace requests something, which rings no doorbell.
     fn wait(
         &self,
         events: &mut Vec<epoll::Event>,
         timeout: Option<Duration>,
-        looks: bool,
-        each_look: impl Fn(),
+        polls_host: bool,
+        poll_host: impl Fn(),
     ) -> Result<(), Errno> {
-        let piece = if looks { LOOK_PERIOD } else { SLEEP_MAX };
+        let piece = if polls_host { HOST_POLL_PERIOD } else { SLEEP_MAX };
         let end = timeout.filter(|timeout| *timeout > piece).map(|timeout| Instant::now() + timeout);
         let mut left = timeout;
         loop {
             let part = left.map_or(piece, |left| left.min(piece));
             let timespec = Timespec { tv_sec: part.as_secs() as i64, tv_nsec: part.subsec_nanos().into() };
             epoll::wait(&self.inner.epoll, rustix::buffer::spare_capacity(events), Some(&timespec))?;
-            each_look();
-            if !events.is_empty() || looks && has_request() || left == Some(part) {
+            poll_host();
+            if !events.is_empty() || polls_host && has_request() || left == Some(part) {
                 return Ok(());
             }
             left = end.map(|end| end.saturating_duration_since(Instant::now()));

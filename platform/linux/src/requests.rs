@@ -16,7 +16,7 @@ pub(crate) struct Device {
 struct Inner {
     /// Number of its name.
     name: u32,
-    under_way: AtomicU32,
+    in_flight: AtomicU32,
 }
 
 /// A request that was submitted or will be.
@@ -31,7 +31,7 @@ pub(crate) struct Request {
 
 impl Device {
     pub(crate) fn new(name: &str) -> Device {
-        Device { inner: Arc::new(Inner { name: intern(name), under_way: AtomicU32::new(0) }) }
+        Device { inner: Arc::new(Inner { name: intern(name), in_flight: AtomicU32::new(0) }) }
     }
 
     pub(crate) fn request(&self, operation: Operation, bytes: usize) -> Request {
@@ -53,16 +53,16 @@ impl Request {
         if self.is_submitted {
             return;
         }
-        let Inner { name, under_way } = &*self.device.inner;
+        let Inner { name, in_flight } = &*self.device.inner;
         // Relaxed: a statistic. It counts also while tracing is off, so that it is right when tracing starts.
-        let count = under_way.fetch_add(1, Ordering::Relaxed) + 1;
+        let count = in_flight.fetch_add(1, Ordering::Relaxed) + 1;
         submit(*name, self.operation, self.number, self.bytes, count);
     }
 
     /// Records the completion; call it before the waiting task is woken.
     pub(crate) fn completed(&self, has_failed: bool) {
-        let Inner { name, under_way } = &*self.device.inner;
-        let count = under_way.fetch_sub(1, Ordering::Relaxed).saturating_sub(1);
+        let Inner { name, in_flight } = &*self.device.inner;
+        let count = in_flight.fetch_sub(1, Ordering::Relaxed).saturating_sub(1);
         complete(*name, self.number, self.bytes, count, has_failed);
     }
 

@@ -114,13 +114,13 @@ impl Rate {
 
 /// Both clocks at the same moment: the best of three looks.
 fn now() -> (Instant, u64) {
-    let look = || {
+    let measure = || {
         let before = ticks();
         let time = Instant::now();
         let after = ticks();
         (after.wrapping_sub(before), time, before.wrapping_add(after.wrapping_sub(before) / 2))
     };
-    let best = [look(), look(), look()].into_iter().min_by_key(|(took, ..)| *took);
+    let best = [measure(), measure(), measure()].into_iter().min_by_key(|(took, ..)| *took);
     best.map_or_else(|| (Instant::now(), ticks()), |(_, time, ticks)| (time, ticks))
 }
 

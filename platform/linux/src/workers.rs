@@ -17,7 +17,7 @@ const THREADS_MAX: usize = 4;
 const QUEUE_MAX: usize = 256;
 
 /// The resource that a request waits for while the queue is full.
-static ROOM: Name = Name::new("room in the queue of the threads");
+static QUEUE_FULL: Name = Name::new("room in the queue of the threads");
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -98,7 +98,7 @@ impl Shared {
             if !state.waiting.iter().any(|waiting| waiting.will_wake(waker)) {
                 state.waiting.push(waker.clone());
             }
-            block(BlockKind::Resource, &ROOM, 0);
+            block(BlockKind::Resource, &QUEUE_FULL, 0);
             return;
         }
         request.submitted();

@@ -10,7 +10,7 @@ use glass_lib_mpi::{Fabric, Memory, Segment};
 /// loses the core for a time slice.
 const SPINS: u32 = 40_000;
 /// Before that, looks that are followed by no call at all.
-const LOOKS: u32 = 64;
+const POLLS: u32 = 64;
 /// After the spins, calls that give the core to another process, before the rank sleeps between polls.
 const YIELDS: u32 = 20_000;
 const SLEEP: Duration = Duration::from_micros(50);
@@ -37,8 +37,8 @@ impl ProcessFabric {
 }
 
 impl Fabric for ProcessFabric {
-    fn looks(&self) -> u32 {
-        if self.spins == 0 { 1 } else { LOOKS }
+    fn polls(&self) -> u32 {
+        if self.spins == 0 { 1 } else { POLLS }
     }
 
     fn wait(&mut self, fruitless: u32) {

@@ -102,7 +102,7 @@ struct Disk {
     power: bool,
     requests: u64,
     /// By the time of completion, then by age.
-    under_way: BTreeMap<(Instant, u64), Request>,
+    in_flight: BTreeMap<(Instant, u64), Request>,
     world: Option<World>,
 }
 
@@ -146,7 +146,7 @@ impl SimBlock {
             cut_at: None,
             power: true,
             requests: 0,
-            under_way: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             world: None,
         };
         SimBlock { disk: Rc::new(RefCell::new(disk)) }
@@ -327,7 +327,7 @@ impl Disk {
         self.counters.writes += 1;
         self.trace("write", offset, buf.len());
         let end = offset + buf.len() as u64;
-        let overlaps = self.under_way.values().any(|request| match request {
+        let overlaps = self.in_flight.values().any(|request| match request {
             Request::Write { offset: other, data, .. } => *other < end && offset < *other + data.len() as u64,
             Request::Flush { .. } => false,
         });
@@ -358,7 +358,7 @@ impl Disk {
         self.counters.faults += u64::from(fails);
         let complete_at = self.completion(latency);
         self.requests += 1;
-        self.under_way.insert((complete_at, self.requests), request);
+        self.in_flight.insert((complete_at, self.requests), request);
         if self.cut_at_operation == Some(self.operations) {
             let span = complete_at.since(self.now());
             // Later than now, so that nothing else happens at the moment of the cut.
@@ -375,7 +375,7 @@ impl Disk {
     fn advance(&mut self) {
         let now = self.now();
         let until = self.cut_at.map_or(now, |cut_at| cut_at.min(now));
-        while let Some(entry) = self.under_way.first_entry() {
+        while let Some(entry) = self.in_flight.first_entry() {
             // A request that completes at the moment of the cut is lost.
             if entry.key().0 > until || self.cut_at == Some(entry.key().0) {
                 break;
@@ -403,12 +403,12 @@ impl Disk {
         self.power = false;
         self.cut_at = None;
         self.trace("power cut", 0, 0);
-        let under_way = core::mem::take(&mut self.under_way);
+        let in_flight = core::mem::take(&mut self.in_flight);
         if !forget {
             return;
         }
         let lands_per_million = [0, 500_000, 1_000_000][self.chance.below(3) as usize];
-        for request in under_way.into_values() {
+        for request in in_flight.into_values() {
             if let Request::Write { offset, data, .. } = request {
                 let chance = &mut self.chance;
                 self.memory.write(offset as usize, &data, || chance.per_million(lands_per_million));

@@ -156,7 +156,7 @@ pub(crate) struct Network {
     ports: Vec<Port>,
     chance: Chance,
     /// Frames in flight, by their arrival and then their age, with their destination port.
-    under_way: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
+    in_flight: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
     frames_made: u64,
     pub(crate) counters: NetworkCounters,
     trace: Trace,
@@ -167,7 +167,7 @@ impl Network {
         Network {
             ports: Vec::new(),
             chance,
-            under_way: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             frames_made: 0,
             counters: NetworkCounters::default(),
             trace,
@@ -192,7 +192,7 @@ impl Network {
     }
 
     pub(crate) fn next_arrival(&self) -> Option<Instant> {
-        self.under_way.keys().next().map(|(at, _)| *at)
+        self.in_flight.keys().next().map(|(at, _)| *at)
     }
 
     /// Takes the frames that node `from` has sent.
@@ -222,7 +222,7 @@ impl Network {
             let copies = port.from_switch.pass(&port.link, &mut self.chance, &mut self.counters, at, frame.len());
             for at in copies.into_iter().flatten() {
                 self.frames_made += 1;
-                self.under_way.insert((at, self.frames_made), (to, frame.to_vec()));
+                self.in_flight.insert((at, self.frames_made), (to, frame.to_vec()));
             }
         }
     }
@@ -230,7 +230,7 @@ impl Network {
     /// Delivers the frames that have arrived; returns whether there were any.
     pub(crate) fn deliver(&mut self, now: Instant) -> bool {
         let mut any = false;
-        while let Some(entry) = self.under_way.first_entry() {
+        while let Some(entry) = self.in_flight.first_entry() {
             if entry.key().0 > now {
                 break;
             }

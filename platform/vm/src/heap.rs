@@ -300,7 +300,7 @@ pub fn take_all() {
     }
 }
 
-/// Prepares for further cores: from now on the owner of memory is looked up. `end` is the end of all memory.
+/// Prepares for secondary cores: from now on the owner of memory is looked up. `end` is the end of all memory.
 pub fn share(end: u64) {
     let parts = (end / PART_BYTES + 1) as usize;
     // All that is in use so far is the boot core's, number 0.

@@ -152,7 +152,7 @@ impl Console for VmCore {
         let text = format!("{line}\n");
         match self.core() {
             0 => self.print_text(&text),
-            // A core that prints more than the first one takes does not wait: `room` does.
+            // A core that prints more than the first one takes does not wait: `writable` does.
             _ => {
                 if self.mailboxes().post(0, move |first| first.print_for_another(&text)).is_err() {
                     LINES_LOST.fetch_add(1, Ordering::Relaxed);
@@ -162,14 +162,15 @@ impl Console for VmCore {
     }
 
     /// The serial port takes each line at once, one exit after the other.
-    async fn room(&self, bytes: usize) {
+    async fn writable(&self, bytes: usize) {
         if self.core() != 0 {
-            let room = self.spawn_on(0, "room on the console", move |first| async move { first.room(bytes).await });
-            if let Ok(room) = room {
-                let _ = room.await;
+            let printed =
+                self.spawn_on(0, "room on the console", move |first| async move { first.writable(bytes).await });
+            if let Ok(printed) = printed {
+                let _ = printed.await;
             }
         } else if let Some(console) = self.console() {
-            console.room(bytes).await;
+            console.writable(bytes).await;
         }
     }
 }

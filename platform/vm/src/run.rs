@@ -39,11 +39,11 @@ const SPIN_MAX: Duration = Duration::from_micros(1000);
 /// A device that woke the core sooner than this after it halted would have been worth waiting for.
 const SHORT_HALT: Duration = Duration::from_micros(1500);
 /// How long a halted core does not check whether the host requests another trace. A check costs some 10 us.
-const HOST_LOOK: Duration = Duration::from_millis(250);
+const HOST_POLL_PERIOD: Duration = Duration::from_millis(250);
 /// How long the end of the VM waits for peers that have not acknowledged everything.
 const DELIVERY: Duration = Duration::from_secs(2);
 /// Looks at the console that the last lines of a service that has ended get: tens of milliseconds.
-const FAREWELL_LOOKS: usize = 5_000_000;
+const FLUSH_POLLS_MAX: usize = 5_000_000;
 
 /// Starts the devices, runs `serve` until it returns and ends the VM. `entry!` calls it.
 pub fn run<S, F, E>(boot: Boot, serve: S) -> !
@@ -70,7 +70,7 @@ where
     // They come up while the devices are started, and not before those have their addresses: while one core changes the map of memory, QEMU 7.2
     // (TCG) may lose what another one writes to its local APIC.
     if !secondary.are_none() {
-        step("boot: start of further cores", || secondary.start());
+        step("boot: start of secondary cores", || secondary.start());
     }
     let devices = step("boot: devices", || devices::start(found, &machine, &settings, &mut vectors, &mut drivers));
     let devices = devices.unwrap_or_else(|error| {
@@ -82,7 +82,7 @@ where
     }
     let secondary = match secondary.are_none() {
         true => Vec::new(),
-        false => step("boot: arrival of further cores", || secondary.arrived()),
+        false => step("boot: arrival of secondary cores", || secondary.arrived()),
     };
     let mailboxes = smp::put_to_work(&secondary);
     let core = VmCore::new(0, executor, mailboxes, devices.console);
@@ -101,7 +101,7 @@ where
     let _ = this_core().print.set(Box::new(move |line| printer.print(line)));
     let result = Rc::new(Cell::new(None));
     if let Some(console) = core.console().cloned() {
-        let _ = this_core().flush.set(Box::new(move || console.flush(FAREWELL_LOOKS)));
+        let _ = this_core().flush.set(Box::new(move || console.flush(FLUSH_POLLS_MAX)));
     }
     let (future, slot) = (serve(platform.clone()), result.clone());
     core.executor().spawn("main", async move { slot.set(Some(future.await)) }).expect("the first task has room");
@@ -120,7 +120,7 @@ where
 }
 
 /// Runs what others start on this core, which is not the first one, until the VM ends.
-pub fn run_further(work: Work) -> ! {
+pub fn run_secondary(work: Work) -> ! {
     random::add(&work.seed);
     let executor = Executor::new(smp::doorbell(this_core()));
     let _ = this_core().executor.set(executor.clone());
@@ -135,7 +135,7 @@ pub fn run_further(work: Work) -> ! {
 /// Ends the VM once the host has the last lines.
 fn end(world: &World, how: Exit) -> ! {
     if let Some(console) = world.core.console() {
-        console.flush(FAREWELL_LOOKS);
+        console.flush(FLUSH_POLLS_MAX);
     }
     exit(how)
 }
@@ -288,9 +288,9 @@ impl Loop {
         let core = this_core();
         smp::fall_asleep(core);
         if !self.has_work() {
-            let looks_for_host = self.first.is_some();
+            let polls_host = self.first.is_some();
             let vectors = &self.vectors;
-            let mut halting = Halting { deadline, looks_for_host, vectors, wake: Wake::Other, halted: Duration::ZERO };
+            let mut halting = Halting { deadline, polls_host, vectors, wake: Wake::Other, halted: Duration::ZERO };
             if self.drivers.sleep(&mut halting) {
                 let is_worth_waiting = matches!(halting.wake, Wake::Interrupt(_) | Wake::Core);
                 let halted = halting.halted;
@@ -310,7 +310,7 @@ impl Loop {
 struct Halting<'a> {
     deadline: Option<Instant>,
     /// The core wakes every now and then for requests of the host.
-    looks_for_host: bool,
+    polls_host: bool,
     vectors: &'a Vectors,
     /// What ended it.
     wake: Wake,
@@ -324,7 +324,7 @@ impl Halt for Halting<'_> {
         let start = read_tsc();
         state.set_activity(Activity::Idle);
         glass_lib_trace::idle_begin(self.deadline.map(|deadline| deadline.0));
-        self.wake = halt(self.deadline, self.looks_for_host);
+        self.wake = halt(self.deadline, self.polls_host);
         let end = read_tsc();
         self.halted = clock::instant(end).since(clock::instant(start));
         CoreState::add(&state.halts, 1);
@@ -359,16 +359,16 @@ impl Halt for Halting<'_> {
 }
 
 /// Halts until a device, another core or `deadline` needs the core, or the host requests something.
-fn halt(deadline: Option<Instant>, looks_for_host: bool) -> Wake {
+fn halt(deadline: Option<Instant>, polls_host: bool) -> Wake {
     loop {
-        let look = looks_for_host.then(|| clock::now() + HOST_LOOK);
-        let wake = apic::idle(deadline.into_iter().chain(look).min());
+        let poll_at = polls_host.then(|| clock::now() + HOST_POLL_PERIOD);
+        let wake = apic::idle(deadline.into_iter().chain(poll_at).min());
         let is_early = wake == Wake::Timer && deadline.is_none_or(|deadline| clock::now() < deadline);
         // An interrupt that came meanwhile ends the next halt at once.
         if !is_early {
             return wake;
         }
-        if looks_for_host && glass_lib_trace::has_request() {
+        if polls_host && glass_lib_trace::has_request() {
             return Wake::Other;
         }
     }

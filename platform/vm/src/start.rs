@@ -71,7 +71,7 @@ extern "C" fn glass_start(start_info: u64) -> ! {
     let machine =
         step("boot: description of the machine", || Machine::read(&info, &command_line.devices, domain, read_physical));
     let prepare = || smp::prepare(&machine);
-    let secondary = if machine.processors.len() > 1 { step("boot: further cores", prepare) } else { prepare() };
+    let secondary = if machine.processors.len() > 1 { step("boot: secondary cores", prepare) } else { prepare() };
     let built = step("boot: page tables", || build_page_tables(&machine, &secondary));
     assert!(built.is_ok(), "the VM has too little memory for page tables: give it more");
     let high = usable(&machine.ram, image_end, (MAPPED_AT_FIRST.1, u64::MAX));

@@ -52,8 +52,8 @@ fn ring_bytes(memory: u64) -> u64 {
     1 << (memory / RING_SHARE).clamp(RING_BYTES_MIN, RING_BYTES_MAX).ilog2()
 }
 
-/// Memory for the ring of a further core, of which each has `bytes` bytes of memory.
-pub fn further_ring(bytes: u64) -> &'static [AtomicU64] {
+/// Memory for the ring of a secondary core, of which each has `bytes` bytes of memory.
+pub fn secondary_ring(bytes: u64) -> &'static [AtomicU64] {
     let words = Box::new_zeroed_slice((ring_bytes(bytes) / 8) as usize);
     // SAFETY: zero is a number.
     let words = Box::leak(unsafe { words.assume_init() });
@@ -61,8 +61,8 @@ pub fn further_ring(bytes: u64) -> &'static [AtomicU64] {
     words
 }
 
-/// Makes tracing possible on a further core, which calls this.
-pub fn start_further(core: &'static Core) {
+/// Makes tracing possible on a secondary core, which calls this.
+pub fn start_secondary(core: &'static Core) {
     if let Some(writer) = Writer::claim(&format!("core {}", core.index()), core.trace_memory.get()) {
         glass_lib_trace::set_current(Some(core.trace.get_or_init(|| writer)));
     }

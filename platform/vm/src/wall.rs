@@ -81,8 +81,8 @@ const BINARY: u8 = 0x04;
 const HOURS_24: u8 = 0x02;
 /// In the register of hours, where they are 1 to 12.
 const AFTERNOON: u8 = 0x80;
-/// Looks at a clock that is always about to change, as a missing one seems to be.
-const LOOKS_MAX: usize = 2_000;
+/// Polls of a clock that is always about to change, as a missing one seems to be.
+const POLLS_MAX: usize = 2_000;
 
 /// Seconds since 1970; `None` if there is no such clock or it shows no date. `read` reads a register.
 fn read_rtc(read: impl Fn(u8) -> u8) -> Option<u64> {
@@ -91,7 +91,7 @@ fn read_rtc(read: impl Fn(u8) -> u8) -> Option<u64> {
         return None;
     }
     let steady = || {
-        (0..LOOKS_MAX).find(|_| read(register::A) & UPDATING == 0)?;
+        (0..POLLS_MAX).find(|_| read(register::A) & UPDATING == 0)?;
         Some(register::TIME.map(&read))
     };
     // Twice the same: no update came in between.

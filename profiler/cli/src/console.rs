@@ -63,7 +63,7 @@ pub(crate) fn spinner() -> Option<ProgressBar> {
 }
 
 /// Columns for its text: without the spinner and one free column, so that the line does not wrap.
-pub(crate) fn room() -> usize {
+pub(crate) fn columns_max() -> usize {
     usize::from(columns()).saturating_sub(3)
 }
 
@@ -75,7 +75,7 @@ impl Busy {
     pub(crate) fn with(what: &str) -> Busy {
         let bar = spinner();
         if let Some(bar) = &bar {
-            bar.set_message(glass_profiler_core::format::cut_end(what, room()));
+            bar.set_message(glass_profiler_core::format::cut_end(what, columns_max()));
             bar.enable_steady_tick(Duration::from_millis(100));
         }
         Busy(bar)

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use anyhow::Result;
+use glass_profiler_core::format::duration;
 use glass_profiler_core::model::{Profile, State, StateCounts};
 use glass_profiler_core::names::printable;
 use glass_profiler_core::recording::{NameSource, RecordedImage, Recording};
@@ -139,7 +140,7 @@ fn in_words(profile: &Profile) -> Vec<String> {
         0 => "The guest was never stopped: sampling only used the profiler's CPU time.".to_owned(),
         _ => format!(
             "Each sample paused the guest for {} (median), in total {stood:.2} % of the time{}.",
-            micros(cost.pause.median_ns),
+            duration(cost.pause.median_ns),
             if tracks > 1 { " of each vCPU" } else { "" }
         ),
     }];
@@ -157,14 +158,6 @@ fn in_words(profile: &Profile) -> Vec<String> {
         _ => "Almost every stack is whole: total is as reliable as self.".to_owned(),
     });
     said
-}
-
-fn micros(ns: u64) -> String {
-    match ns {
-        0..1_000 => format!("{ns} ns"),
-        1_000..1_000_000 => format!("{:.1} \u{b5}s", ns as f64 / 1e3),
-        _ => format!("{:.2} ms", ns as f64 / 1e6),
-    }
 }
 
 fn size(bytes: u64) -> String {

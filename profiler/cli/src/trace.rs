@@ -31,7 +31,7 @@ use summary::Line;
 
 /// How long a command may take until it has a trace.
 const START_PATIENCE: Duration = Duration::from_secs(5);
-const START_LOOK: Duration = Duration::from_millis(1);
+const START_POLL_PERIOD: Duration = Duration::from_millis(1);
 /// How long a snapshot waits for a VM's time: one that sleeps polls four times a second.
 const SNAPSHOT_PATIENCE: Duration = Duration::from_millis(400);
 /// How long to wait for groups to be switched off.
@@ -126,7 +126,7 @@ fn open_command(words: &[String], groups: Groups, stop: &AtomicBool) -> Result<(
         if let Some(status) = child.try_wait().context("cannot wait for the command")? {
             bail!("{program} has ended ({status}) and kept no trace: is it a service of Glasshouse?");
         }
-        std::thread::sleep(START_LOOK);
+        std::thread::sleep(START_POLL_PERIOD);
     };
     let _ = child.kill();
     let _ = child.wait();

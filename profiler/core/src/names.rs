@@ -39,19 +39,19 @@ pub fn printable(name: &str) -> String {
 ///
 /// The type of a C++ function's result, which is in front of its name, does not count.
 pub fn group(function: &str, image: &str) -> String {
-    let function = &function[name_start(function)..];
-    let plain = function.strip_prefix('<').map_or_else(
-        || first_segment(function),
-        |inside| {
-            let (first, second) = split_qualified(inside);
-            first_segment(first).or_else(|| second.and_then(first_segment))
-        },
-    );
-    match plain {
+    match crate_of(function) {
         Some(name) => name.to_string(),
         None if image.is_empty() => "unknown".to_string(),
         None => image.to_string(),
     }
+}
+
+/// The crate (or the C++ namespace) that a function belongs to, if its name has one.
+pub fn crate_of(function: &str) -> Option<&str> {
+    let function = &function[name_start(function)..];
+    let Some(inside) = function.strip_prefix('<') else { return first_segment(function) };
+    let (first, second) = split_qualified(inside);
+    first_segment(first).or_else(|| second.and_then(first_segment))
 }
 
 /// Symbols of C++ operators that have an angle bracket, the longest first.
@@ -136,15 +136,7 @@ fn split_qualified(inside: &str) -> (&str, Option<&str>) {
 
 /// A name for a narrow box: the last two segments of the path, without generic arguments.
 pub fn short(function: &str) -> String {
-    let base = match function.strip_prefix('<') {
-        // `<a::Type<T> as b::Trait>::f` becomes `a::Type<T>::f`.
-        Some(inside) => {
-            let (subject, tail) = (split_qualified(inside).0, after_qualified(inside));
-            format!("{subject}{tail}")
-        }
-        None => function.to_string(),
-    };
-    let bare = without_parameters(&without_generics(&base));
+    let bare = without_parameters(&without_generics(&without_trait(function)));
     let mut parts: Vec<&str> = bare.split("::").filter(|part| !part.is_empty()).collect();
     // Closures say little by themselves: they do not count as a segment.
     let is_name = |part: &&str| !part.starts_with('{');
@@ -201,16 +193,20 @@ fn without_parameters(name: &str) -> String {
     bare.split_off(start)
 }
 
-/// `::f` of `A as B>::f`.
-fn after_qualified(inside: &str) -> &str {
-    let (first, second) = split_qualified(inside);
-    let used = first.len() + second.map_or(0, |name| " as ".len() + name.len());
-    inside.get(used + 1..).unwrap_or("")
+/// `<a::Type<T> as b::Trait>::f` as `a::Type<T>::f`; other names as they are.
+pub fn without_trait(function: &str) -> String {
+    let Some(inside) = function.strip_prefix('<') else { return function.to_string() };
+    let (kind, of_trait) = split_qualified(inside);
+    let used = kind.len() + of_trait.map_or(0, |name| " as ".len() + name.len());
+    match inside[used..].strip_prefix('>') {
+        Some(rest) => format!("{kind}{rest}"),
+        None => function.to_string(),
+    }
 }
 
 /// Leaves out everything between angle brackets; an arrow's bracket is not one of them, and a
 /// name whose brackets do not match (`operator<`) stays as it is.
-fn without_generics(name: &str) -> String {
+pub fn without_generics(name: &str) -> String {
     let mut depth = 0_usize;
     let mut previous = ' ';
     let mut bare = String::with_capacity(name.len());

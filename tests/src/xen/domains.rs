@@ -112,9 +112,9 @@ impl World {
         );
         let waited = self.run(&gone, SCRIPT)?;
         if waited.code != 0 {
-            let looks =
+            let script =
                 format!("xl list; xl vcpu-list service; cat {SERVICE_LOG} {SERVICE_REPORTS}; dmesg | tail -n 8");
-            anyhow::bail!("the service does not end: {}", self.run(&looks, SCRIPT)?.output);
+            anyhow::bail!("the service does not end: {}", self.run(&script, SCRIPT)?.output);
         }
         let log = self.log_of_service()?;
         Ok((log, self.expect(&format!("cat {SERVICE_REPORTS}"), SCRIPT)?))
@@ -128,10 +128,10 @@ impl World {
     /// Waits until a domain has printed a text, at most `limit`. Returns all that it has printed.
     fn wait_for_line(&mut self, name: &str, text: &str, limit: Duration) -> Result<String> {
         let (log, seconds) = (format!("/var/log/xen/guest-{name}.log"), limit.as_secs());
-        let looks = format!(
+        let script = format!(
             "end=$(($(date +%s)+{seconds})); until grep -q '{text}' {log} || [ $(date +%s) -ge $end ]; do usleep 100000; done; cat {log}"
         );
-        let printed = self.expect(&looks, limit + BOOT_PATIENCE)?;
+        let printed = self.expect(&script, limit + BOOT_PATIENCE)?;
         ensure!(printed.contains(text), "the domain {name} has not printed {text:?}: {printed}");
         Ok(printed)
     }

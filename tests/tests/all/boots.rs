@@ -2,7 +2,7 @@
 //! boots each one more often.
 
 use crate::buses::{MACHINES, MMIO, PCI, QEMU_FIRMWARE};
-use glass_tests::content::{Content, Random};
+use glass_tests::content::Content;
 use glass_tests::folder::Folder;
 use glass_tests::http::Client;
 use glass_tests::limit::say;
@@ -149,7 +149,7 @@ fn an_interrupt_at_a_random_moment_leaves_no_card_deaf(world: World) {
     let boots = if programs::is_long() { 50 } else { 6 };
     let seed = programs::number("GLASS_SEED", u64::from(std::process::id()));
     say(&format!("interrupts at random moments, {world}: seed {seed}, {boots} boots"));
-    let mut random = Random::new(seed);
+    let mut random = fastrand::Rng::with_seed(seed);
     for boot in 0..boots {
         // Of q35 nearly all of the start is its firmware's.
         let machine = MACHINES[boot % 2];
@@ -163,7 +163,7 @@ fn an_interrupt_at_a_random_moment_leaves_no_card_deaf(world: World) {
         let mut vm = Qemu::start(&mut run, &["--port", "8080"], &options, &folder).unwrap();
         let mut monitor = Qmp::connect(&socket).unwrap();
         for change in 0..LINK_CHANGES {
-            std::thread::sleep(Duration::from_micros(random.below(LINK_INTERVAL_MAX.as_micros() as u64)));
+            std::thread::sleep(Duration::from_micros(random.u64(..LINK_INTERVAL_MAX.as_micros() as u64)));
             monitor.execute("set_link", json!({ "name": "net", "up": change % 2 == 1 })).unwrap();
         }
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));

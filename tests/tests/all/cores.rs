@@ -70,9 +70,9 @@ fn the_memory_bounds_the_cores(world: World) {
     assert!(output.contains(&format!("cores={count} cancelled=true none=true back=Some(0)")), "{output}");
 }
 
-/// An image whose further cores halt where they start: the service runs without them.
+/// An image whose secondary cores halt where they start: the service runs without them.
 fn a_core_that_does_not_come_up_is_reported(world: World) {
-    /// The first instructions of a further core in boot.s, CLI and LGDT, and HLT in a loop in their place.
+    /// The first instructions of a secondary core in boot.s, CLI and LGDT, and HLT in a loop in their place.
     const START: [u8; 6] = [0xfa, 0x2e, 0x66, 0x0f, 0x01, 0x16];
     const HALT: [u8; 3] = [0xf4, 0xeb, 0xfd];
     if let Some(reason) = world.obstacle() {
@@ -82,7 +82,7 @@ fn a_core_that_does_not_come_up_is_reported(world: World) {
     let folder = Folder::new("missing-core").unwrap();
     let mut bytes = std::fs::read(image).unwrap();
     let places: Vec<usize> = (0..bytes.len() - START.len()).filter(|at| bytes[*at..].starts_with(&START)).collect();
-    assert_eq!(places.len(), 1, "the start of a further core is found once");
+    assert_eq!(places.len(), 1, "the start of a secondary core is found once");
     bytes[places[0]..places[0] + HALT.len()].copy_from_slice(&HALT);
     let broken = folder.write("faults", &bytes).unwrap();
     let mut command = Command::new(glass);

@@ -1,7 +1,7 @@
 //! `kill -9` during uploads, repeatedly: afterwards the queue contains the uploads that were answered 2xx, whole and in
 //! order, and nothing else. `GLASS_KILL_ROUNDS` sets how often, `GLASS_SEED` the random choices.
 
-use glass_tests::content::{Content, Random};
+use glass_tests::content::Content;
 use glass_tests::folder::Folder;
 use glass_tests::http::Client;
 use glass_tests::limit::{say, within};
@@ -84,19 +84,19 @@ fn body(content: Content, pause: Pause) -> impl Read {
 }
 
 /// Uploads items until `stop` or until the server is gone.
-fn upload(address: SocketAddr, items: &Items, seeds: &AtomicU64, stop: &AtomicBool, mut random: Random) {
+fn upload(address: SocketAddr, items: &Items, seeds: &AtomicU64, stop: &AtomicBool, mut random: fastrand::Rng) {
     for _ in 0..ITEMS_MAX {
         if stop.load(Ordering::Relaxed) {
             return;
         }
         // Relaxed, here and above: a number that is unique, and a flag that carries no data.
         let seed = seeds.fetch_add(1, Ordering::Relaxed);
-        let content = Content { seed, length_bytes: 8 + random.below(ITEM_BYTES_MAX - 8) };
+        let content = Content { seed, length_bytes: 8 + random.u64(..ITEM_BYTES_MAX - 8) };
         let item = Item::new(content);
         let unfinished = item.unfinished.clone();
         items.lock().unwrap().insert(key(content), item);
         let Ok(mut client) = Client::connect_within(address, PATIENCE) else { return };
-        let pause = Duration::from_millis(if random.below(3) == 0 { random.below(PAUSE_MS_MAX) } else { 0 });
+        let pause = Duration::from_millis(if random.u64(..3) == 0 { random.u64(..PAUSE_MS_MAX) } else { 0 });
         match client.put("/uploader", content.length_bytes, &mut body(content, Pause(pause, unfinished))) {
             Ok(response) if response.status() == 200 => {
                 items.lock().unwrap().get_mut(&key(content)).expect("it was put there").stored = Some(Instant::now());
@@ -133,12 +133,13 @@ fn remove(address: SocketAddr, items: &Items, (key, etag): (u64, String)) -> boo
 }
 
 /// Loads the queue, kills it under load, and waits for the clients to end.
-fn load_and_kill(mut queue: Queue, items: &Items, seeds: &Arc<AtomicU64>, random: &mut Random) {
+fn load_and_kill(mut queue: Queue, items: &Items, seeds: &Arc<AtomicU64>, random: &mut fastrand::Rng) {
     let stop = Arc::new(AtomicBool::new(false));
     let address = queue.address;
     let mut clients = Vec::new();
     for _ in 0..UPLOADERS {
-        let (items, seeds, stop, random) = (items.clone(), seeds.clone(), stop.clone(), Random::new(random.word()));
+        let (items, seeds, stop, random) =
+            (items.clone(), seeds.clone(), stop.clone(), fastrand::Rng::with_seed(random.u64(..)));
         clients.push(std::thread::spawn(move || upload(address, &items, &seeds, &stop, random)));
     }
     let (consumer_items, consumer_stop) = (items.clone(), stop.clone());
@@ -158,7 +159,7 @@ fn load_and_kill(mut queue: Queue, items: &Items, seeds: &Arc<AtomicU64>, random
     while left(items) <= LEFT_MIN && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(10));
     }
-    std::thread::sleep(Duration::from_millis(random.below(LOAD_MS_MAX)));
+    std::thread::sleep(Duration::from_millis(random.u64(..LOAD_MS_MAX)));
     queue.kill();
     stop.store(true, Ordering::Relaxed);
     for client in clients {
@@ -215,13 +216,13 @@ pub fn nothing_acknowledged_is_lost(world: World, rounds: u64) {
     let start = || Queue::start(world, &folder.file("queue.img"), &options).unwrap();
     let items = Items::default();
     let seeds = Arc::new(AtomicU64::new(1));
-    let mut random = Random::new(seed);
+    let mut random = fastrand::Rng::with_seed(seed);
     let (mut survived, mut checks) = (0, 0);
     for round in 1..=rounds {
         let Some(queue) = start() else { return };
         load_and_kill(queue, &items, &seeds, &mut random);
         // Occasionally the queue is not drained, so that items survive several crashes.
-        if random.below(3) > 0 || round == rounds {
+        if random.u64(..3) > 0 || round == rounds {
             let queue = start().expect("it started a moment ago");
             survived += drain_and_check(queue.address, &items, &seeds);
             checks += 1;

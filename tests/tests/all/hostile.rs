@@ -1,7 +1,7 @@
 //! Requests that are wrong, slow, cut or random: each gets a 4xx or a closed connection, and
 //! afterwards the queue works and has as much room as before.
 
-use glass_tests::content::{Content, Random};
+use glass_tests::content::Content;
 use glass_tests::folder::Folder;
 use glass_tests::http::Client;
 use glass_tests::limit::{say, within};
@@ -27,7 +27,7 @@ fn start(world: World, folder: &Folder) -> Option<Queue> {
 }
 
 /// How many items fit on the disk of an empty queue, which is empty again afterwards.
-fn room(queue: &Queue) -> u64 {
+fn free_bytes(queue: &Queue) -> u64 {
     let item = |seed| Content { seed, length_bytes: ITEM_BYTES };
     let mut count = 0;
     while queue.put(item(count)).expect("the queue answers").status() == 200 {
@@ -41,15 +41,15 @@ fn room(queue: &Queue) -> u64 {
 }
 
 /// Room for an item may be freed a moment after its connection ended: waits for it, with a limit.
-fn assert_room(queue: &mut Queue, before: u64) {
+fn assert_free_bytes(queue: &mut Queue, before: u64) {
     assert!(queue.is_running(), "the queue ended:\n{}", queue.output());
-    let mut after = room(queue);
+    let mut after = free_bytes(queue);
     for _ in 0..20 {
         if after == before {
             break;
         }
         std::thread::sleep(Duration::from_millis(500));
-        after = room(queue);
+        after = free_bytes(queue);
     }
     assert_eq!(after, before, "items of 1 MiB that fit afterwards, and before");
     let output = queue.output();
@@ -75,7 +75,7 @@ fn attack(queue: &Queue, bytes: &[u8]) -> u16 {
 pub fn malformed_requests_are_refused(world: World) {
     let folder = Folder::new("malformed").unwrap();
     let Some(mut queue) = start(world, &folder) else { return };
-    let before = room(&queue);
+    let before = free_bytes(&queue);
     let long = "a".repeat(100_000);
     let put = |headers: &str| format!("PUT /uploader HTTP/1.1\r\nHost: x\r\n{headers}\r\n\r\n");
     let requests = [
@@ -115,17 +115,17 @@ pub fn malformed_requests_are_refused(world: World) {
         let shown = &request[..request.len().min(120)];
         assert!(status == 0 || (400..500).contains(&status) || [501, 505].contains(&status), "{status} for {shown:?}");
     }
-    assert_room(&mut queue, before);
+    assert_free_bytes(&mut queue, before);
 }
 
 pub fn random_bytes_do_no_harm(world: World) {
     let folder = Folder::new("random").unwrap();
     let Some(mut queue) = start(world, &folder) else { return };
-    let before = room(&queue);
+    let before = free_bytes(&queue);
     let count = programs::number("GLASS_RANDOM_STRINGS", if programs::is_long() { 10_000 } else { 300 });
     let seed = programs::number("GLASS_SEED", u64::from(std::process::id()));
     say(&format!("random strings {world}: seed {seed}, {count} strings"));
-    let mut random = Random::new(seed);
+    let mut random = fastrand::Rng::with_seed(seed);
     for number in 0..count {
         let bytes = random_request(&mut random);
         let status = attack(&queue, &bytes);
@@ -137,7 +137,7 @@ pub fn random_bytes_do_no_harm(world: World) {
         }
     }
     drain(&queue);
-    assert_room(&mut queue, before);
+    assert_free_bytes(&mut queue, before);
 }
 
 /// Empties the queue up to an item of our own.
@@ -156,8 +156,8 @@ fn drain(queue: &Queue) {
 }
 
 /// Pure noise, or a request with some bytes changed, cut or doubled.
-fn random_request(random: &mut Random) -> Vec<u8> {
-    let mut noise = vec![0; random.below(400) as usize];
+fn random_request(random: &mut fastrand::Rng) -> Vec<u8> {
+    let mut noise = vec![0; random.usize(..400)];
     random.fill(&mut noise);
     let templates: [&[u8]; 4] = [
         b"PUT /uploader HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello",
@@ -165,12 +165,12 @@ fn random_request(random: &mut Random) -> Vec<u8> {
         b"DELETE /downloader HTTP/1.1\r\nHost: x\r\nIf-Match: *\r\nConnection: close\r\n\r\n",
         b"POST /nothing HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
     ];
-    let Some(template) = templates.get(random.below(5) as usize) else { return noise };
+    let Some(template) = templates.get(random.usize(..5)) else { return noise };
     let mut bytes = template.to_vec();
-    for _ in 0..=random.below(4) {
-        let at = random.below(bytes.len().max(1) as u64) as usize;
-        match random.below(4) {
-            0 if !bytes.is_empty() => bytes[at] = random.word() as u8,
+    for _ in 0..=random.u8(..4) {
+        let at = random.usize(..bytes.len().max(1));
+        match random.u8(..4) {
+            0 if !bytes.is_empty() => bytes[at] = random.u8(..),
             1 => bytes.truncate(at),
             2 => drop(bytes.splice(at..at, noise.iter().copied())),
             _ => drop(bytes.splice(at..at, template.iter().copied())),
@@ -182,7 +182,7 @@ fn random_request(random: &mut Random) -> Vec<u8> {
 pub fn clients_that_vanish_leave_no_trace(world: World) {
     let folder = Folder::new("vanish").unwrap();
     let Some(mut queue) = start(world, &folder) else { return };
-    let before = room(&queue);
+    let before = free_bytes(&queue);
     for round in 0..10u64 {
         // During a head, an upload, a download's wait and a download.
         let partial = Content { seed: round, length_bytes: 300_000 }.bytes();
@@ -203,13 +203,13 @@ pub fn clients_that_vanish_leave_no_trace(world: World) {
         drop(downloading);
         queue.take(item).unwrap();
     }
-    assert_room(&mut queue, before);
+    assert_free_bytes(&mut queue, before);
 }
 
 pub fn slow_clients_do_not_hold_up_others(world: World) {
     let folder = Folder::new("slow").unwrap();
     let Some(mut queue) = start(world, &folder) else { return };
-    let before = room(&queue);
+    let before = free_bytes(&queue);
     let mut slow: Vec<Client> = (0..8).map(|_| queue.connect().unwrap()).collect();
     for (number, client) in slow.iter_mut().enumerate() {
         let head: &[u8] = b"PUT /uploader HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n";
@@ -235,14 +235,14 @@ pub fn slow_clients_do_not_hold_up_others(world: World) {
         ),
     }
     drop(slow);
-    assert_room(&mut queue, before);
+    assert_free_bytes(&mut queue, before);
 }
 
 /// From the same address as all others, which is the harder case: the first announces all space, the others stall.
 pub fn one_client_that_announces_and_stalls_shuts_nobody_out(world: World) {
     let folder = Folder::new("greedy").unwrap();
     let Some(mut queue) = start(world, &folder) else { return };
-    let before = room(&queue);
+    let before = free_bytes(&queue);
     let mut stalled = Vec::new();
     for number in 0..8 {
         let mut client = queue.connect().unwrap();
@@ -260,7 +260,7 @@ pub fn one_client_that_announces_and_stalls_shuts_nobody_out(world: World) {
         queue.take(Content { seed, length_bytes: ITEM_BYTES }).unwrap();
     }
     drop(stalled);
-    assert_room(&mut queue, before);
+    assert_free_bytes(&mut queue, before);
 }
 
 /// One address takes all places that it can get and stalls; another one gets places immediately, for uploads and downloads.

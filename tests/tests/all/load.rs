@@ -3,7 +3,6 @@
 
 use crate::network::{LIMIT, Service, connect, start_with};
 use anyhow::Result;
-use glass_tests::content::Random;
 use glass_tests::folder::Folder;
 use glass_tests::limit::say;
 use glass_tests::programs;
@@ -119,9 +118,9 @@ fn open_and_close(service: &Service, count: usize, at_once: usize) {
 fn mixed_load(service: &Service, duration: Duration) -> u64 {
     let (end, transfers) = (Instant::now() + duration, AtomicU64::new(0));
     let client = |seed| {
-        let mut random = Random::new(seed);
+        let mut random = fastrand::Rng::with_seed(seed);
         while Instant::now() < end {
-            let (how, bytes) = (USES[random.below(4) as usize], 1 + random.below(1 << 20) as usize);
+            let (how, bytes) = (USES[random.usize(..4)], 1 + random.usize(..1 << 20));
             let result = service.near.inside(|| Ok(exercise(connect()?, how, bytes)?));
             result.unwrap_or_else(|error| panic!("{how:?} of {bytes} bytes: {error}"));
             transfers.fetch_add(1, Ordering::Relaxed);

@@ -54,14 +54,14 @@ fn transfers_end_although_frames_are_lost(world: World) {
     if let Some(reason) = service.near.lose(device, LOST_PER_MILLE).unwrap() {
         return programs::skip(&reason);
     }
-    for (way, transfer) in [("sent", receive as fn(TcpStream) -> Duration), ("received", send)] {
+    for (direction, transfer) in [("sent", receive as fn(TcpStream) -> Duration), ("received", send)] {
         let transfer = || {
             let begin = Instant::now();
             Ok((transfer(connect()?), begin.elapsed()))
         };
         for _ in 0..TRANSFERS {
             let (longest, took) = service.near.inside(transfer).unwrap();
-            say(&format!("loss {world}: {BYTES} bytes {way} in {took:.2?}, longest pause {longest:.2?}"));
+            say(&format!("loss {world}: {BYTES} bytes {direction} in {took:.2?}, longest pause {longest:.2?}"));
         }
     }
 }

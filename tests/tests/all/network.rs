@@ -1,6 +1,5 @@
 //! Services over devices of their own: a VM behind a TAP device, a process behind a pair of Ethernet devices.
 
-use glass_tests::content::Random;
 use glass_tests::folder::Folder;
 use glass_tests::http::Client;
 use glass_tests::limit::within;
@@ -90,7 +89,7 @@ pub(crate) fn connect() -> io::Result<TcpStream> {
 fn bytes_come_back_whole(world: World) {
     let Some(service) = start(world, "bench-tcp") else { return };
     let mut sent = vec![0; BYTES];
-    Random::new(1).fill(&mut sent);
+    fastrand::Rng::with_seed(1).fill(&mut sent);
     let received = service.near.inside(|| {
         let mut stream = connect()?;
         stream.write_all(b"echo\n")?;

@@ -135,7 +135,7 @@ fn a_crash_leaves_the_trace_of_everything_before() {
         let steps = steps(&events);
         assert_eq!(steps.first(), Some(&"boot: heap"));
         assert!(
-            steps.contains(&"boot: devices") && !steps.iter().any(|step| step.contains("further cores")),
+            steps.contains(&"boot: devices") && !steps.iter().any(|step| step.contains("secondary cores")),
             "{steps:?}"
         );
         assert_eq!(events.iter().filter(|event| event.kind == SPAN_END).count(), steps.len());
@@ -149,14 +149,14 @@ fn steps(events: &[Event]) -> Vec<&str> {
 
 /// QEMU 7.2 (TCG) may lose what a core writes to its local APIC while another one gives devices their addresses.
 #[test]
-fn further_cores_start_when_devices_have_their_addresses() {
+fn secondary_cores_start_when_devices_have_their_addresses() {
     within(LIMIT, || {
         let Some(vm) = run_with("trace=spans -- ok", &["-smp", "2"]) else { return };
         assert_eq!(vm.exit_code, Some(33), "{}", vm.output);
         let events = vm.events();
         let steps = steps(&events);
         let place = |step: &str| steps.iter().position(|found| *found == step);
-        let places = ["boot: search for devices", "boot: start of further cores", "boot: devices"].map(place);
+        let places = ["boot: search for devices", "boot: start of secondary cores", "boot: devices"].map(place);
         assert!(places[0].is_some() && places.is_sorted(), "{steps:?}");
     });
 }

@@ -1,7 +1,6 @@
 //! The web server as a process and as a VM, over TCP and vsock: a tree of files, listings, hostile paths, files that are replaced, helpers
 //! that end.
 
-use glass_tests::content::Random;
 use glass_tests::folder::Folder;
 use glass_tests::http::{Client, Response};
 use glass_tests::limit::{SetOnDrop, within};
@@ -138,16 +137,16 @@ fn url(path: &str) -> String {
 
 /// Makes files with names and sizes of all kinds below `folder`; returns their paths.
 fn make_tree(folder: &Path, count: usize) -> Vec<String> {
-    let mut random = Random::new(7);
+    let mut random = fastrand::Rng::with_seed(7);
     let mut paths = Vec::new();
     for number in 0..count {
-        let depth = random.below(4);
-        let above: String = (0..depth).map(|level| format!("folder {level}-{}/", random.below(5))).collect();
+        let depth = random.u64(..4);
+        let above: String = (0..depth).map(|level| format!("folder {level}-{}/", random.u64(..5))).collect();
         let name = ["a.html", "\u{fc}ber.txt", "100%.css", ".hidden", "x.bin", "sp ace.js"][number % 6];
         let path = format!("{above}{number}-{name}");
         fs::create_dir_all(folder.join(&path).parent().unwrap()).unwrap();
         let sizes = [0, 1, 100, 4096, 65_536, 65_537];
-        let length = if random.below(20) == 0 { 300_000 } else { sizes[random.below(sizes.len() as u64) as usize] };
+        let length = if random.u64(..20) == 0 { 300_000 } else { sizes[random.usize(..sizes.len())] };
         let mut bytes = vec![0; length];
         random.fill(&mut bytes);
         fs::write(folder.join(&path), bytes).unwrap();
@@ -291,7 +290,7 @@ fn serves_a_tree_that_changes(world: World) {
     let (mut tags, mut mixes) = (BTreeMap::new(), Vec::new());
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut random = Random::new(3);
+            let mut random = fastrand::Rng::with_seed(3);
             let mut replaced = 0;
             while !stop.load(Ordering::Relaxed) {
                 // One for each request, on a slow machine too: a file that has just changed has no tag.
@@ -299,9 +298,9 @@ fn serves_a_tree_that_changes(world: World) {
                     std::thread::sleep(Duration::from_micros(100));
                     continue;
                 }
-                let path = &paths[random.below(count as u64) as usize];
+                let path = &paths[random.usize(..count)];
                 replaced += 1;
-                replace(path, replaced as u8, random.below(2) == 0);
+                replace(path, replaced as u8, random.bool());
             }
         });
         let _end = SetOnDrop(&stop);

@@ -45,7 +45,7 @@ fn domains_of_xen() {
         return programs::skip("it takes 5 minutes: run it by --long, or a case by GLASS_XEN_CASE=WORD");
     }
     within(LIMIT, || {
-        let (Some(glass), Some(looks)) =
+        let (Some(glass), Some(sampler)) =
             (programs::built_static("glass", false), programs::built_static("examples/xen_looks", false))
         else {
             return;
@@ -57,7 +57,7 @@ fn domains_of_xen() {
             Err(error) => return programs::skip(&format!("{error:#}")),
         };
         world.bring(&glass).unwrap();
-        world.bring(&looks).unwrap();
+        world.bring(&sampler).unwrap();
         world.expect(&format!("cp {SHARED}/glass {SHARED}/xen_looks /usr/bin/"), SCRIPT).unwrap();
         let mut dom0 = Dom0 { world, host, recordings: Folder::new("xen-recordings").unwrap() };
         let only = std::env::var("GLASS_XEN_CASE").unwrap_or_default();

@@ -33,17 +33,7 @@ pub fn sample(mutants: &[Mutant], count: usize, seed: u64) -> Vec<Mutant> {
 
 /// A regular expression that matches `name` and nothing else.
 pub fn pattern(name: &str) -> String {
-    // No others: `\<` and `\>` are word boundaries.
-    const SPECIAL: &str = r"\.+*?()|[]{}^$#&-~";
-    let mut pattern = String::from("^");
-    for letter in name.chars() {
-        if SPECIAL.contains(letter) {
-            pattern.push('\\');
-        }
-        pattern.push(letter);
-    }
-    pattern.push('$');
-    pattern
+    format!("^{}$", regex::escape(name))
 }
 
 #[cfg(test)]

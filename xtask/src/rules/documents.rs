@@ -54,7 +54,7 @@ fn cited_in_markdown(text: &str) -> Vec<Citation> {
             in_fence = !in_fence;
         } else if !in_fence {
             cited.extend(links(line));
-            cited.extend(code_spans(line).filter(|span| is_path(span) && looks_ours(span)).map(span_citation));
+            cited.extend(code_spans(line).filter(|span| is_path(span) && is_ours(span)).map(span_citation));
         }
     }
     cited
@@ -84,7 +84,7 @@ fn is_path(span: &str) -> bool {
 
 /// Whether a path in a code span refers to a file of this repository: it starts with one of our
 /// folders, or is the name of a document.
-fn looks_ours(span: &str) -> bool {
+fn is_ours(span: &str) -> bool {
     const FOLDERS: [&str; 14] = [
         "api",
         "formats",

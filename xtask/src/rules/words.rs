@@ -8,6 +8,8 @@ use std::collections::HashMap;
 /// The file of the refused phrases, and what it contains.
 const FILE: &str = "xtask/src/rules/words.txt";
 const WORDS: &str = include_str!("words.txt");
+/// The sections of words in names start with it.
+const IDENTIFIERS: &str = "identifiers";
 /// Documents and folders of documents that are checked, besides assets and Rust files.
 const DOCUMENTS: [&str; 5] = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs/", "bench/results/"];
 /// Names of so many words are sentences: those of tests.
@@ -24,8 +26,14 @@ struct Refusals {
     /// Finds any of them, so that most text is searched once only.
     any: Regex,
     each: Vec<Refusal>,
-    /// What to write instead, by the refused word of a name.
-    of_names: HashMap<String, String>,
+    /// By the refused word of a name.
+    of_names: HashMap<String, NameRefusal>,
+}
+
+/// What to write instead of a word in names, and the start of the paths in which it is not refused.
+struct NameRefusal {
+    instead: String,
+    except: Vec<String>,
 }
 
 /// Every refused phrase in the prose of `tree`, and every refused word in its names.
@@ -67,17 +75,25 @@ fn prose_of_code(path: &str, text: &str) -> Vec<Piece> {
 fn refusals(words: &str) -> Result<Refusals, Violation> {
     let (mut each, mut all, mut of_names) = (Vec::new(), Vec::new(), HashMap::new());
     let (mut section, mut instead) = ("", "");
+    let mut except: Vec<String> = Vec::new();
     for (index, line) in words.lines().enumerate() {
         let wrong = |reason: &str| Violation::new(FILE, format!("line {}: {reason}", index + 1));
         let (phrase, is_refused) = (line.trim(), line.starts_with(' '));
         match phrase {
             "" => {}
             _ if phrase.starts_with('#') => {}
-            "[prose]" | "[identifiers]" => (section, instead) = (phrase, ""),
+            "[prose]" => (section, instead) = (phrase, ""),
+            _ if let Some(folders) = identifiers(phrase) => {
+                (section, instead) = (IDENTIFIERS, "");
+                except = folders.split_whitespace().skip(1).map(str::to_owned).collect();
+            }
             _ if section.is_empty() => return Err(wrong("is in no section")),
             _ if !is_refused => instead = phrase,
             _ if instead.is_empty() => return Err(wrong("there is no line with what to write instead before it")),
-            _ if section == "[identifiers]" => drop(of_names.insert(phrase.to_owned(), instead.to_owned())),
+            _ if section == IDENTIFIERS => {
+                let refusal = NameRefusal { instead: instead.to_owned(), except: except.clone() };
+                of_names.insert(phrase.to_owned(), refusal);
+            }
             _ => {
                 let regex = compile(phrase).map_err(|error| wrong(&error.to_string()))?;
                 each.push(Refusal { phrase: regex, instead: instead.to_owned() });
@@ -90,6 +106,12 @@ fn refusals(words: &str) -> Result<Refusals, Violation> {
     }
     let any = compile(&all.join("|")).map_err(|error| Violation::new(FILE, error.to_string()))?;
     Ok(Refusals { any, each, of_names })
+}
+
+/// What follows the word in the header of a section of words in names: nothing, or `except` and starts of paths.
+fn identifiers(header: &str) -> Option<&str> {
+    let rest = header.strip_prefix('[')?.strip_suffix(']')?.strip_prefix(IDENTIFIERS)?;
+    (rest.is_empty() || rest.starts_with(" except ")).then_some(rest)
 }
 
 /// The words of a name, in small letters: `has_room`, `HasRoom` and `HAS_ROOM` have the same two.
@@ -109,13 +131,24 @@ fn words_of(name: &str) -> Vec<String> {
     words
 }
 
-/// The names of a Rust file's code that have a refused word, each once.
-fn refused_names(path: &str, text: &str, of_names: &HashMap<String, String>) -> Vec<Violation> {
+/// The names of a Rust file's code that have a refused word, each once, and that of the file.
+fn refused_names(path: &str, text: &str, of_names: &HashMap<String, NameRefusal>) -> Vec<Violation> {
+    let instead_of = |words: &[String]| {
+        let refusals = words.iter().filter_map(|word| of_names.get(word));
+        refusals
+            .filter(|refusal| !refusal.except.iter().any(|start| path.starts_with(start)))
+            .map(|found| &found.instead)
+            .next()
+    };
     let mut found: Vec<Violation> = Vec::new();
+    let file = path.rsplit('/').next().unwrap_or(path);
+    if let Some(instead) = instead_of(&words_of(file)) {
+        found.push(Violation::new(path, format!("the file's name: the term is \"{instead}\"")));
+    }
     for (index, line) in prose::code_of_rust(text).lines().enumerate() {
         for name in line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|name| !name.is_empty()) {
             let words = words_of(name);
-            let Some(instead) = words.iter().find_map(|word| of_names.get(word)) else { continue };
+            let Some(instead) = instead_of(&words) else { continue };
             let reason = format!("line {}: the name `{name}`: the term is \"{instead}\"", index + 1);
             let is_known = found.iter().any(|known| known.reason.contains(&format!("`{name}`")));
             if words.len() < SENTENCE_WORDS && !is_known {
@@ -155,7 +188,8 @@ mod tests {
     use super::*;
 
     const TABLE: &str = "# Words\n\n[prose]\nreceived\n    segments? came\nreturns, reports\n    tells?|told\n    says\n\
-                         [identifiers]\nviolation\n    lie\n";
+                         [identifiers]\nviolation\n    lie\n\
+                         [identifiers except lib/old/ lib/older/]\nspace\n    room\n";
 
     fn reasons(path: &str, text: &str) -> Vec<String> {
         check_with(TABLE, &Tree::of(&[(path, text)])).into_iter().map(|found| found.to_string()).collect()
@@ -201,5 +235,26 @@ mod tests {
         let expected = ["lib/net/src/lib.rs: line 2: the name `LieTo`: the term is \"violation\""];
         assert_eq!(of("enum LieTo { A } // `LieTo`"), expected);
         assert_eq!(of("fn a_lie_ends_the_device() { let (believed, text) = (1, \"a lie\"); }"), [""; 0]);
+    }
+
+    #[test]
+    fn names_may_be_refused_in_some_folders_only() {
+        let text = "//! A.\nfn has_room() {}\n";
+        assert_eq!(
+            reasons("lib/net/src/lib.rs", text),
+            ["lib/net/src/lib.rs: line 2: the name `has_room`: the term is \"space\""]
+        );
+        assert_eq!(reasons("lib/net/src/lib.rs", "//! A.\nfn has_space() { let roomy = 1; }\n"), [""; 0]);
+        for folder in ["lib/old", "lib/older"] {
+            assert_eq!(reasons(&format!("{folder}/src/room.rs"), text), [""; 0]);
+            assert_eq!(reasons(&format!("{folder}/src/lib.rs"), "//! A.\nfn lie() {}\n").len(), 1);
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_file_is_a_name() {
+        let expected = ["lib/net/src/room_left.rs: the file's name: the term is \"space\""];
+        assert_eq!(reasons("lib/net/src/room_left.rs", "//! A.\n"), expected);
+        assert_eq!(reasons("lib/net/src/space_left.rs", "//! A.\n"), [""; 0]);
     }
 }

@@ -91,7 +91,7 @@ fn the_environment_switches_groups_on_from_the_first_task() {
 fn the_host_switches_groups_while_it_runs() {
     let service = Service::start("");
     assert!(service.ask().starts_with("HTTP/1.1 200 OK"));
-    assert_eq!(service.look().events("main"), []);
+    assert_eq!(service.read().events("main"), []);
     service.write(offset_of!(Control, groups_wanted), Group::Tasks as u32);
     service.write(offset_of!(Control, request), 7);
     // It is idle, and yet it answers.
@@ -100,7 +100,7 @@ fn the_host_switches_groups_while_it_runs() {
     let first = seen.events("main").into_iter().take(2).map(|event| (event.kind, event.detail)).collect::<Vec<_>>();
     assert_eq!(first, [(Kind::Groups as u16, 0), (Kind::TaskSpawn as u16, 1)]);
     assert!(service.ask().starts_with("HTTP/1.1 200 OK"));
-    check_tasks(&service.look());
+    check_tasks(&service.read());
     service.write(offset_of!(Control, groups_wanted), 0);
     service.write(offset_of!(Control, request), 8);
     assert!(service.ask().starts_with("HTTP/1.1 200 OK"));
@@ -109,7 +109,7 @@ fn the_host_switches_groups_while_it_runs() {
     assert_eq!((last.kind, last.b), (Kind::Groups as u16, 0));
     let count = seen.events("main").len();
     assert!(service.ask().starts_with("HTTP/1.1 200 OK"));
-    assert_eq!(service.look().events("main").len(), count);
+    assert_eq!(service.read().events("main").len(), count);
 }
 
 #[test]

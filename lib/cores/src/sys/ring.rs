@@ -49,7 +49,7 @@ impl<T> Slots<T> {
 impl<T> Producer<T> {
     /// Whether the next value has room.
     #[inline]
-    pub(crate) fn has_room(&self) -> bool {
+    pub(crate) fn has_space(&self) -> bool {
         // Acquire: pairs with the Release in `pop`, so that the value was read before it is overwritten.
         !self.slots.0[self.at].is_full.load(Ordering::Acquire)
     }
@@ -57,7 +57,7 @@ impl<T> Producer<T> {
     /// Adds a value, or gives it back if there is no room.
     #[inline]
     pub(crate) fn push(&mut self, value: T) -> Result<(), T> {
-        if !self.has_room() {
+        if !self.has_space() {
             return Err(value);
         }
         let slot = &self.slots.0[self.at];
@@ -87,7 +87,7 @@ impl<T> Consumer<T> {
         let slot = &self.slots.0[self.at];
         // SAFETY: the flag shows that the slot has a value and is the consumer's, of which there is one, borrowed mutably.
         let value = slot.value.with_mut(|place| unsafe { (*place).assume_init_read() });
-        // Release: pairs with the Acquire in `has_room`.
+        // Release: pairs with the Acquire in `has_space`.
         slot.is_full.store(false, Ordering::Release);
         self.at = self.slots.next(self.at);
         Some(value)

@@ -41,7 +41,7 @@ pub fn channel_named<T>(name: &'static Name, capacity: usize) -> (Sender<T>, Rec
     assert!(capacity > 0, "a channel holds at least one value");
     let inner = Rc::new(Inner {
         values: RefCell::default(),
-        room: Semaphore::named(name, capacity),
+        permits: Semaphore::named(name, capacity),
         arrival: Reason::new(BlockKind::Notify, name),
         receiver: RefCell::default(),
         senders: Cell::new(1),
@@ -53,7 +53,7 @@ pub fn channel_named<T>(name: &'static Name, capacity: usize) -> (Sender<T>, Rec
 struct Inner<T> {
     values: RefCell<VecDeque<T>>,
     /// A permit for each value that there is room for.
-    room: Semaphore,
+    permits: Semaphore,
     arrival: Reason,
     receiver: RefCell<Option<Waker>>,
     senders: Cell<usize>,
@@ -110,11 +110,11 @@ impl<T: fmt::Debug> core::error::Error for TrySendError<T> {}
 impl<T> Sender<T> {
     /// Waits for room and sends `value`. Cancel safe: a future that is dropped has sent nothing.
     pub async fn send(&self, value: T) -> Result<(), SendError<T>> {
-        let room = self.inner.room.acquire().await;
+        let permit = self.inner.permits.acquire().await;
         if self.inner.is_closed.get() {
             return Err(SendError(value));
         }
-        room.keep();
+        permit.keep();
         self.push(value);
         Ok(())
     }
@@ -124,8 +124,8 @@ impl<T> Sender<T> {
         if self.inner.is_closed.get() {
             return Err(TrySendError::Closed(value));
         }
-        let Some(room) = self.inner.room.try_acquire() else { return Err(TrySendError::Full(value)) };
-        room.keep();
+        let Some(permit) = self.inner.permits.try_acquire() else { return Err(TrySendError::Full(value)) };
+        permit.keep();
         self.push(value);
         Ok(())
     }
@@ -178,7 +178,7 @@ impl<T> Receiver<T> {
     /// The next value, if one is there.
     pub fn try_recv(&mut self) -> Option<T> {
         let value = self.inner.values.borrow_mut().pop_front()?;
-        self.inner.room.release(1);
+        self.inner.permits.release(1);
         Some(value)
     }
 
@@ -199,6 +199,6 @@ impl<T> Drop for Receiver<T> {
         let values = self.inner.values.take();
         drop(values);
         // More than there are senders: each one continues and finds that the channel is closed.
-        self.inner.room.release(usize::MAX / 2);
+        self.inner.permits.release(usize::MAX / 2);
     }
 }

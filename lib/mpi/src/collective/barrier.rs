@@ -10,7 +10,7 @@ use alloc::rc::Rc;
 use glass_formats::trace::MpiRole;
 
 /// The most looks at the line of a signal between two looks at everything else.
-const SIGNAL_LOOKS_MAX: u32 = 32;
+const SIGNAL_POLLS_MAX: u32 = 32;
 
 impl World {
     /// Waits until all ranks of the communicator are here. A signal is a line that one rank writes and one reads; its count continues over all
@@ -36,7 +36,7 @@ impl World {
         let mut fruitless = 0;
         loop {
             let signal = self.segment.signal(from, self.rank);
-            for _ in 0..self.looks.min(SIGNAL_LOOKS_MAX) {
+            for _ in 0..self.polls.min(SIGNAL_POLLS_MAX) {
                 // The count may be ahead: the other rank may be in the next barrier already.
                 if signal.get().wrapping_sub(wanted) as i32 >= 0 {
                     return Ok(());

@@ -83,7 +83,7 @@ struct SimulatedFabric {
 }
 
 impl Fabric for SimulatedFabric {
-    fn looks(&self) -> u32 {
+    fn polls(&self) -> u32 {
         2
     }
 

@@ -139,7 +139,7 @@ fn a_device_without_room_delays_datagrams_and_loses_none() {
     let (sender, received) = receiving(&mut wire);
     send(&mut wire, &sender, 0..1);
     wire.settle();
-    wire.left.device_mut().room = 1;
+    wire.left.device_mut().frames_max = 1;
     send(&mut wire, &sender, 1..100);
     wire.advance(Duration::from_millis(10) * 100);
     assert_eq!(received.borrow()[..], (0..100).collect::<Vec<_>>());
@@ -156,7 +156,7 @@ fn a_datagram_that_is_late_takes_no_other_with_it() {
     poll_unheard(&mut wire);
     send(&mut wire, &sender, 1..2);
     poll_unheard(&mut wire);
-    wire.left.device_mut().room = 0;
+    wire.left.device_mut().frames_max = 0;
     wire.now = wire.now + Duration::from_millis(400);
     poll_unheard(&mut wire);
     wire.now = wire.now + Duration::from_millis(200);
@@ -171,7 +171,7 @@ fn a_datagram_that_is_late_takes_no_other_with_it() {
     wire.executor.run_ready();
     wire.right.poll(wire.now);
     wire.left.poll(wire.now);
-    wire.left.device_mut().room = 256;
+    wire.left.device_mut().frames_max = 256;
     wire.advance(Duration::from_secs(5));
     assert!(received.borrow().contains(&1), "{:?}", received.borrow());
 }

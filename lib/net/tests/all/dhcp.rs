@@ -47,7 +47,7 @@ struct Lan {
 
 impl Lan {
     fn new() -> Lan {
-        let end = End { incoming: Rc::default(), outgoing: Rc::default(), offloads: false, room: 256 };
+        let end = End { incoming: Rc::default(), outgoing: Rc::default(), offloads: false, frames_max: 256 };
         let config = Config { address: Address::Dhcp, ..config(1) };
         Lan {
             stack: Stack::new(end, CLIENT_MAC.0, config, 1, Instant(0)).unwrap(),

@@ -625,7 +625,7 @@ fn a_connection_that_is_reset_before_it_is_accepted_is_counted() {
 #[test]
 fn one_poll_sends_a_bounded_number_of_segments() {
     let mut wire = Wire::with(Config { send_bytes: 4 << 20, congestion: Congestion::None, ..config(2) });
-    wire.right.device_mut().room = usize::MAX;
+    wire.right.device_mut().frames_max = usize::MAX;
     let sockets = wire.right.sockets();
     wire.spawn(async move {
         let mut stream = sockets.listen(PORT).await.unwrap().accept().await.unwrap();

@@ -89,7 +89,7 @@ fn a_message_of_neighbour_discovery_is_work() {
 #[test]
 fn a_full_device_is_waited_for_whatever_there_is_to_send() {
     let mut wire = Wire::with(Config { ipv6: Ipv6::Auto, ..config(2) });
-    wire.left.device_mut().room = 0;
+    wire.left.device_mut().frames_max = 0;
     wire.now = wire.now + START_DELAY;
     wire.left.poll(wire.now);
     let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
@@ -106,7 +106,7 @@ fn a_full_device_is_waited_for_whatever_there_is_to_send() {
 #[test]
 fn a_full_device_is_of_no_concern_to_a_stack_that_sends_nothing() {
     let mut wire = Wire::new();
-    wire.left.device_mut().room = 0;
+    wire.left.device_mut().frames_max = 0;
     assert!(!wire.left.poll(wire.now) && !wire.left.has_work());
     assert_eq!(wire.left.next_deadline(wire.now), None);
 }

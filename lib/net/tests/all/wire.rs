@@ -383,8 +383,8 @@ fn a_bulk_transfer_never_waits_for_a_delayed_acknowledgement() {
 #[test]
 fn a_device_without_room_delays_and_loses_nothing() {
     let mut wire = Wire::new();
-    wire.left.device_mut().room = 1;
-    wire.right.device_mut().room = 1;
+    wire.left.device_mut().frames_max = 1;
+    wire.right.device_mut().frames_max = 1;
     wire.spawn(echo(wire.right.sockets()));
     let (left, remote) = (wire.left.sockets(), wire.right_address(PORT));
     let same = run(&mut wire, Duration::from_secs(60), async move {
@@ -409,7 +409,7 @@ fn a_stuck_device_is_waited_for_and_not_polled_without_end() {
     wire.spawn(async move {
         let _ = left.connect(remote).await;
     });
-    wire.left.device_mut().room = 0;
+    wire.left.device_mut().frames_max = 0;
     wire.settle();
     let deadline = wire.left.next_deadline(wire.now).unwrap();
     assert!(deadline > wire.now, "{deadline}");

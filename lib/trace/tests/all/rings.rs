@@ -53,7 +53,7 @@ fn switches_are_told_before_and_after() {
 }
 
 #[test]
-fn memory_of_further_cores_joins_that_of_the_first() {
+fn memory_of_secondary_cores_joins_that_of_the_first() {
     let _traced = traced(0, 2);
     let area = || (CONTROL.area_address.load(Ordering::Relaxed), CONTROL.area_bytes.load(Ordering::Relaxed));
     let range = |words: &[AtomicU64]| (words.as_ptr() as u64, size_of_val(words) as u64);

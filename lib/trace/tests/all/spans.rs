@@ -83,19 +83,19 @@ fn while_the_group_is_off_macros_evaluate_nothing() {
     let traced = traced(Group::Tasks as u32, 8);
     let asked = std::cell::Cell::new(0);
     let ask = || asked.replace(asked.get() + 1);
-    let look = || {
+    let read = || {
         trace_span!("span", value = ask()).in_scope(|| info!(value = ask(), "message"));
         // The console prints messages of its level, but no spans.
         drop(error_span!("broken", value = ask()));
     };
-    look();
+    read();
     assert_eq!((asked.get(), traced.recorded().len(), LevelFilter::current()), (0, 0, LevelFilter::WARN));
     // The same callsites are enabled and disabled with the group.
     glass_lib_trace::switch(SPANS);
-    look();
+    read();
     assert_eq!((asked.get(), LevelFilter::current()), (3, LevelFilter::TRACE));
     glass_lib_trace::switch(0);
-    look();
+    read();
     assert_eq!(asked.get(), 3);
 }
 

@@ -34,10 +34,10 @@ mod tests {
     fn probing_ends_behind_the_last_device() {
         let windows: Vec<MmioDevice> =
             (0..9).map(|index| MmioDevice { address: index * 512, interrupt: index as u32 }).collect();
-        let mut looked_at = 0;
+        let mut reads = 0;
         // Nothing, nothing, two devices, an empty window, and one that must not be read.
         let mut open = |window: &MmioDevice| {
-            looked_at += 1;
+            reads += 1;
             match window.interrupt {
                 0 => Err(TransportError::NotVirtio { magic: u32::MAX }),
                 2 => Ok(()),
@@ -50,6 +50,6 @@ mod tests {
         // All that are listed are looked at, and what is no device is an error.
         let found = search(&windows, false, &mut open);
         assert_eq!(found.len(), 3);
-        assert_eq!(looked_at, 5 + 9);
+        assert_eq!(reads, 5 + 9);
     }
 }

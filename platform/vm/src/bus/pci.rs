@@ -137,17 +137,17 @@ fn bus_behind(spaces: &mut impl Spaces, bridge: Function) -> u8 {
 
 /// Where registers can be placed that the firmware has not placed: from below the configuration spaces downwards. There the window of the
 /// host bridge ends that QEMU's microvm has; its address is in no table but AML.
-pub struct Room {
+pub struct FreeAddresses {
     start: u64,
     end: u64,
     ram: Vec<Ram>,
 }
 
-impl Room {
+impl FreeAddresses {
     /// The room below the configuration spaces at `spaces` that is not `ram`.
-    pub fn below(spaces: u64, ram: &[Ram]) -> Room {
+    pub fn below(spaces: u64, ram: &[Ram]) -> FreeAddresses {
         let below = ram.iter().map(|(_, end)| *end).filter(|end| *end <= spaces).max();
-        Room { start: below.unwrap_or(0), end: spaces, ram: ram.to_vec() }
+        FreeAddresses { start: below.unwrap_or(0), end: spaces, ram: ram.to_vec() }
     }
 
     /// A place for `bytes` bytes, a power of two, at a multiple of that.
@@ -186,7 +186,7 @@ pub enum OpenError {
     /// Registers are behind a base address register that has no memory, or are too long for it.
     BadRegister(u8),
     /// There is no room for so many bytes of registers.
-    NoRoom(u64),
+    NoAddresses(u64),
     /// Its registers would lie in RAM.
     InRam(u64),
 }
@@ -199,14 +199,14 @@ impl fmt::Display for OpenError {
                 write!(f, "it has no MSI-X, which is the only kind of interrupt that is used on PCI")
             }
             OpenError::BadRegister(bar) => write!(f, "its base address register {bar} has no room for its registers"),
-            OpenError::NoRoom(bytes) => write!(f, "there is no address space for {bytes} bytes of registers"),
+            OpenError::NoAddresses(bytes) => write!(f, "there is no address space for {bytes} bytes of registers"),
             OpenError::InRam(address) => write!(f, "its registers at {address:#x} violation in RAM"),
         }
     }
 }
 
 /// Makes a function ready: its registers have addresses, it may use memory, and its messages are enabled, each still masked.
-pub fn open(spaces: &mut impl Spaces, function: Function, room: &mut Room) -> Result<Opened, OpenError> {
+pub fn open(spaces: &mut impl Spaces, function: Function, free: &mut FreeAddresses) -> Result<Opened, OpenError> {
     let mut config = Space { spaces, function, known: Vec::with_capacity(WORDS_USUAL) };
     let layout = PciLayout::read(&mut config).map_err(OpenError::Layout)?;
     let msix = *pci_capabilities(&mut config, MSIX).first().ok_or(OpenError::NoMessages)?;
@@ -219,7 +219,7 @@ pub fn open(spaces: &mut impl Spaces, function: Function, room: &mut Room) -> Re
     if command & COMMAND_MEMORY != 0 {
         config.write(register::COMMAND, command & !COMMAND_MEMORY);
     }
-    let mut bars = Bars { config: &mut config, room, known: [None; 6] };
+    let mut bars = Bars { config: &mut config, free, known: [None; 6] };
     let [common, notify, device, messages] =
         [layout.common, layout.notify, layout.device, table].map(|region| bars.addresses(&region));
     let (windows, messages) = ([common?, notify?, device?], messages?);
@@ -231,7 +231,7 @@ pub fn open(spaces: &mut impl Spaces, function: Function, room: &mut Room) -> Re
 /// The base address registers of a function, each looked at once.
 struct Bars<'a, 'c, S> {
     config: &'a mut Space<'c, S>,
-    room: &'a mut Room,
+    free: &'a mut FreeAddresses,
     /// The address, and the length if it is known.
     known: [Option<(u64, Option<u64>)>; 6],
 }
@@ -254,7 +254,7 @@ impl<S: Spaces> Bars<'_, '_, S> {
         let is_inside = length.is_none_or(|length| end <= length);
         let end = address.checked_add(end).filter(|_| is_inside).ok_or(OpenError::BadRegister(region.bar))?;
         let addresses = address + u64::from(region.offset)..end;
-        if self.room.is_ram(&addresses) { Err(OpenError::InRam(addresses.start)) } else { Ok(addresses) }
+        if self.free.is_ram(&addresses) { Err(OpenError::InRam(addresses.start)) } else { Ok(addresses) }
     }
 
     /// The address behind base address register `bar`, which gets one if it has none; then its length is known too.
@@ -277,7 +277,7 @@ impl<S: Spaces> Bars<'_, '_, S> {
         if bytes == 0 || !bytes.is_power_of_two() || bytes > u64::from(u32::MAX) {
             return Err(OpenError::BadRegister(bar));
         }
-        let address = self.room.take(bytes).ok_or(OpenError::NoRoom(bytes))?;
+        let address = self.free.take(bytes).ok_or(OpenError::NoAddresses(bytes))?;
         self.config.write(register, address as u32);
         if is_wide {
             self.config.write(register + 4, (address >> 32) as u32);

@@ -1,6 +1,6 @@
 //! PCI buses with and without firmware, and functions that are wrong.
 
-use super::pci::{Function, OpenError, Room, Spaces, open, virtio_functions};
+use super::pci::{FreeAddresses, Function, OpenError, Spaces, open, virtio_functions};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use glass_drivers_virtio::TransportError;
@@ -91,8 +91,8 @@ fn alone(card: Card) -> (Bus, Function) {
     (Bus([(at(0, 1, 0), card)].into()), at(0, 1, 0))
 }
 
-fn room() -> Room {
-    Room::below(ECAM, &[(0, 0xa_0000), (0x10_0000, 0x400_0000), (1 << 32, 6 << 30)])
+fn free() -> FreeAddresses {
+    FreeAddresses::below(ECAM, &[(0, 0xa_0000), (0x10_0000, 0x400_0000), (1 << 32, 6 << 30)])
 }
 
 #[test]
@@ -124,8 +124,8 @@ fn functions_are_found_on_all_buses() {
 #[test]
 fn registers_get_places_where_there_is_no_firmware() {
     let (mut bus, function) = alone(Card::virtio(0x1042));
-    let mut room = room();
-    let opened = open(&mut bus, function, &mut room).unwrap();
+    let mut free = free();
+    let opened = open(&mut bus, function, &mut free).unwrap();
     let registers = ECAM - 0x4000;
     assert_eq!(opened.windows[0], registers..registers + 0x1000);
     assert_eq!(opened.windows[1], registers + 0x3000..registers + 0x4000);
@@ -137,7 +137,7 @@ fn registers_get_places_where_there_is_no_firmware() {
     assert_eq!((words[1] & 0x406, words[0x98 / 4] >> 30), (0x406, 2));
     // The next device lies below, at a multiple of its length.
     let (mut other, function) = alone(Card::virtio(0x1041));
-    assert_eq!(open(&mut other, function, &mut room).unwrap().windows[0].end, registers - 0x8000 + 0x1000);
+    assert_eq!(open(&mut other, function, &mut free).unwrap().windows[0].end, registers - 0x8000 + 0x1000);
 }
 
 /// Counts the reads of each word since it was last written.
@@ -158,7 +158,7 @@ impl Spaces for Counted {
 fn no_word_costs_two_exits() {
     let (bus, function) = alone(Card::virtio(0x1042));
     let mut counted = Counted(bus, BTreeMap::new());
-    open(&mut counted, function, &mut room()).unwrap();
+    open(&mut counted, function, &mut free()).unwrap();
     assert!(counted.1.len() > 15 && counted.1.values().all(|reads| *reads == 1), "{:?}", counted.1);
 }
 
@@ -169,7 +169,7 @@ fn registers_stay_where_the_firmware_has_put_them() {
     card.words[9] = 0x38;
     card.words[5] = 0xfebd_1000;
     let (mut bus, function) = alone(card);
-    let opened = open(&mut bus, function, &mut room()).unwrap();
+    let opened = open(&mut bus, function, &mut free()).unwrap();
     assert_eq!(opened.windows[0].start, 0x38_4000_0000);
     assert_eq!(opened.messages.start, 0xfebd_1000);
     assert_eq!((bus.0[&function].words[9], bus.0[&function].words[5]), (0x38, 0xfebd_1000));
@@ -181,7 +181,7 @@ fn functions_that_lie_are_left_out() {
         let mut card = Card::virtio(0x1042);
         change(&mut card);
         let (mut bus, function) = alone(card);
-        open(&mut bus, function, &mut room()).unwrap_err()
+        open(&mut bus, function, &mut free()).unwrap_err()
     };
     assert_eq!(failed(|card| card.words[0x34 / 4] = 0x84), OpenError::NoMessages);
     assert_eq!(failed(|card| card.words[0x98 / 4] = 0x11), OpenError::Layout(TransportError::NoCapability { kind: 1 }));
@@ -198,8 +198,8 @@ fn functions_that_lie_are_left_out() {
     // In RAM, or longer than all that is free.
     assert_eq!(failed(|card| card.words[8] |= 0x20_0000), OpenError::InRam(0x20_0000));
     assert_eq!(failed(|card| card.words[9] = 1), OpenError::InRam(1 << 32));
-    assert_eq!(failed(|card| card.bar_bytes[4] = 0x8000_0000), OpenError::NoRoom(0x8000_0000));
-    assert!(!alloc::format!("{}", OpenError::NoRoom(1)).is_empty());
+    assert_eq!(failed(|card| card.bar_bytes[4] = 0x8000_0000), OpenError::NoAddresses(0x8000_0000));
+    assert!(!alloc::format!("{}", OpenError::NoAddresses(1)).is_empty());
 }
 
 #[test]
@@ -213,6 +213,6 @@ fn no_word_of_a_configuration_space_makes_it_panic() {
         card.words[word] = value;
         let (mut bus, function) = alone(card);
         let _ = virtio_functions(&mut bus, 0, 255);
-        let _ = open(&mut bus, function, &mut room());
+        let _ = open(&mut bus, function, &mut free());
     }
 }

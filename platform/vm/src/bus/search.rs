@@ -107,10 +107,10 @@ impl Spaces<'_> {
 
 fn find_on_pci(machine: &Machine, segment: &PciSegment, found: &mut Vec<Found>) {
     let mut spaces = Spaces { segment, mapped: None };
-    let mut room = pci::Room::below(segment.address, &machine.ram);
+    let mut free = pci::FreeAddresses::below(segment.address, &machine.ram);
     for (function, kind) in pci::virtio_functions(&mut spaces, segment.first_bus, segment.last_bus) {
         let place = Place::Pci(function);
-        let opened = pci::open(&mut spaces, function, &mut room);
+        let opened = pci::open(&mut spaces, function, &mut free);
         match opened.map(|opened| attach(kind, &opened)) {
             Ok(Some((transport, interrupts))) => found.push(Found { place, transport, interrupts }),
             Ok(None) => print_line(format_args!("virtio device {place}: there is no memory to map its registers")),

@@ -15,7 +15,7 @@ use glass_lib_executor::sync::Notify;
 use glass_lib_trace::Name;
 
 /// What a task waits for that prints more than the host reads.
-static CONSOLE_ROOM: Name = Name::new("console: no room until the host reads");
+static CONSOLE_FULL: Name = Name::new("console: no room until the host reads");
 
 /// Printed lines wait for more of them until they are so many bytes, or for so long after the last notification.
 const UNSENT_BYTES_MAX: usize = 4096;
@@ -35,7 +35,7 @@ struct Shared {
     /// Bytes that were printed since the host was notified last, and when that was.
     unsent: Cell<(usize, Instant)>,
     /// Notified when the host has read something.
-    room: Notify,
+    space: Notify,
     end_requests: Rc<EndRequests>,
 }
 
@@ -49,9 +49,9 @@ pub fn start(
     }
     let config = ConsoleConfig { port: settings.console_port, receive: true, ..ConsoleConfig::default() };
     let console = RefCell::new(Console::new(transport, IdentityDma, config)?);
-    let (room, end_requests) = (Notify::of_resource(&CONSOLE_ROOM), devices.end_requests.clone());
+    let (space, end_requests) = (Notify::of_resource(&CONSOLE_FULL), devices.end_requests.clone());
     let unsent = Cell::new((0, Instant(0)));
-    let console = SharedConsole { shared: Rc::new(Shared { console, unsent, room, end_requests }) };
+    let console = SharedConsole { shared: Rc::new(Shared { console, unsent, space, end_requests }) };
     devices.console = Some(console.clone());
     Ok(Some(("console".to_string(), Box::new(console))))
 }
@@ -80,15 +80,15 @@ impl SharedConsole {
     }
 
     /// Completes when there is room for `bytes` bytes.
-    pub async fn room(&self, bytes: usize) {
+    pub async fn writable(&self, bytes: usize) {
         loop {
-            let read = self.shared.room.notified();
+            let read = self.shared.space.notified();
             {
                 let mut console = self.shared.console.borrow_mut();
-                if console.has_room(bytes) {
+                if console.has_space(bytes) {
                     return;
                 }
-                console.want_room();
+                console.want_space();
             }
             read.await;
         }
@@ -108,8 +108,8 @@ impl SharedConsole {
 impl Driver for SharedConsole {
     fn poll(&mut self) -> bool {
         let progress = self.shared.console.borrow_mut().poll();
-        if self.shared.console.borrow_mut().take_room() {
-            self.shared.room.notify_all();
+        if self.shared.console.borrow_mut().take_space_freed() {
+            self.shared.space.notify_all();
         }
         self.read_requests();
         progress

@@ -85,9 +85,9 @@ fn tcp_passes_with_and_without_offload() {
             let socket = a.sockets.get_mut::<tcp::Socket>(handle);
             if sent < TOTAL && socket.can_send() {
                 sent += socket
-                    .send(|room| {
-                        let count = room.len().min(TOTAL - sent);
-                        room[..count].iter_mut().enumerate().for_each(|(at, byte)| *byte = ((sent + at) % 251) as u8);
+                    .send(|buffer| {
+                        let count = buffer.len().min(TOTAL - sent);
+                        buffer[..count].iter_mut().enumerate().for_each(|(at, byte)| *byte = ((sent + at) % 251) as u8);
                         (count, count)
                     })
                     .unwrap();

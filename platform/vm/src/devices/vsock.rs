@@ -61,7 +61,7 @@ impl<T: Transport, D: Dma> SocketDevice<T, D> {
 
     /// Hands what the stack has to send to the device, as far as it has room.
     fn send(&mut self) {
-        while self.device.has_room() {
+        while self.device.has_space() {
             let Some(packet) = self.sockets.next_packet() else { return };
             if !self.device.send(&packet.header.bytes(), packet.data) {
                 return;

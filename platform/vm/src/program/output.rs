@@ -14,9 +14,9 @@ impl Line {
     /// Adds bytes, and calls `print` with each line that has an end now.
     pub fn add(&mut self, mut bytes: &[u8], mut print: impl FnMut(String)) {
         while !bytes.is_empty() {
-            let room = LINE_BYTES_MAX - self.0.len();
-            let end = bytes.iter().take(room).position(|byte| *byte == b'\n');
-            let length = end.unwrap_or(bytes.len().min(room));
+            let space = LINE_BYTES_MAX - self.0.len();
+            let end = bytes.iter().take(space).position(|byte| *byte == b'\n');
+            let length = end.unwrap_or(bytes.len().min(space));
             self.0.extend_from_slice(&bytes[..length]);
             bytes = &bytes[length + usize::from(end.is_some())..];
             if end.is_some() || self.0.len() == LINE_BYTES_MAX {

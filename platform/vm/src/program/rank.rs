@@ -101,7 +101,7 @@ pub async fn run(platform: VmPlatform, file: &'static [u8]) -> Result<(), Box<dy
 
 async fn print(core: VmCore, mut lines: Receiver<String>) {
     while let Some(line) = lines.recv().await {
-        core.room(line.len() + 1).await;
+        core.writable(line.len() + 1).await;
         core.print(format_args!("{line}"));
     }
 }
@@ -230,8 +230,8 @@ impl Rank {
             random,
         };
         let (stack, content) = start.lay_out(self.place.memory.end);
-        let has_room = stack > self.place.guard + (self.place.memory.end - self.place.guard) / 2;
-        assert!(has_room, "the arguments need more than half of a rank's stack");
+        let has_space = stack > self.place.guard + (self.place.memory.end - self.place.guard) / 2;
+        assert!(has_space, "the arguments need more than half of a rank's stack");
         let pages = Pages::new(self.place.heap.clone());
         let its_stack = self.place.guard + PAGE_BYTES..self.place.memory.end;
         let process = Process::new(self.number, self.place.start, its_stack, pages, self.cpus, printed);

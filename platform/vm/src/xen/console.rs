@@ -45,8 +45,8 @@ pub fn write(bytes: &[u8]) {
     for _ in 0..YIELDS_MAX {
         let produced = PRODUCED.load(Ordering::Relaxed);
         let filled = produced.wrapping_sub(index(page, CONSUMED_INDEX).load(Ordering::Acquire));
-        let room = OUTPUT_BYTES.saturating_sub(filled) as usize;
-        let (now, later) = rest.split_at(rest.len().min(room));
+        let space = OUTPUT_BYTES.saturating_sub(filled) as usize;
+        let (now, later) = rest.split_at(rest.len().min(space));
         for (at, &byte) in (produced..).zip(now) {
             let place = page + OUTPUT + u64::from(at % OUTPUT_BYTES);
             // SAFETY: inside the page.

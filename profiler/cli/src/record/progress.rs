@@ -10,7 +10,7 @@ use glass_profiler_guests::systems::glasshouse::LiveCounts;
 use glass_profiler_session::{Status, Written};
 use indicatif::ProgressBar;
 
-use crate::console::{room, say, spinner};
+use crate::console::{columns_max, say, spinner};
 use crate::trace::summary;
 
 /// The line that is shown while sampling, if there is a terminal to show it on.
@@ -53,7 +53,7 @@ impl Progress {
 
     pub(super) fn show(&self, status: &Status) {
         let Some(bar) = &self.bar else { return };
-        bar.set_message(line(status.elapsed, self.duration, &status.progress, status.lost(), room()));
+        bar.set_message(line(status.elapsed, self.duration, &status.progress, status.lost(), columns_max()));
         bar.tick();
     }
 
@@ -64,8 +64,14 @@ impl Progress {
     }
 }
 
-/// The line while sampling, most important parts first: parts that do not fit into `room` columns are left out.
-fn line(elapsed: Duration, of: Option<Duration>, progress: &recorder::Progress, lost: u64, room: usize) -> String {
+/// The line while sampling, most important parts first: parts that do not fit into `columns_max` columns are left out.
+fn line(
+    elapsed: Duration,
+    of: Option<Duration>,
+    progress: &recorder::Progress,
+    lost: u64,
+    columns_max: usize,
+) -> String {
     let seconds = elapsed.as_secs_f64();
     let of = of.map_or(String::new(), |of| format!(" of {:.0}", of.as_secs_f64()));
     let taken = progress.samples_taken;
@@ -78,14 +84,14 @@ fn line(elapsed: Duration, of: Option<Duration>, progress: &recorder::Progress, 
     if progress.stacks_broken > 0 {
         parts.push(format!("{} stacks broken", percent(progress.stacks_broken, taken)));
     }
-    fit(&mut line, &parts, room);
+    fit(&mut line, &parts, columns_max);
     line
 }
 
 /// Adds as many of the parts as there is room for.
-pub(crate) fn fit(line: &mut String, parts: &[String], room: usize) {
+pub(crate) fn fit(line: &mut String, parts: &[String], columns_max: usize) {
     for part in parts {
-        if line.len() + 2 + part.len() <= room {
+        if line.len() + 2 + part.len() <= columns_max {
             line.push_str(", ");
             line.push_str(part);
         }
@@ -163,7 +169,7 @@ mod tests {
     fn the_line_says_as_much_as_there_is_room_for() {
         let pause = Distribution { count: 9, median_ns: 51_300, p99_ns: 210_000, max_ns: 300_000, sum_ns: 500_000 };
         let progress = recorder::Progress { samples_taken: 4985, samples_dropped: 0, stacks_broken: 10, pause };
-        let line = |room| line(Duration::from_secs(5), Some(Duration::from_secs(60)), &progress, 7, room);
+        let line = |columns_max| line(Duration::from_secs(5), Some(Duration::from_secs(60)), &progress, 7, columns_max);
         assert_eq!(
             line(100),
             "5 of 60 s: 4985 samples, 997/s, 7 lost, pause median 51.3 us p99 210.0 us, 0.20 % stacks broken"

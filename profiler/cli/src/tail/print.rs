@@ -84,11 +84,11 @@ impl<W: Write> Printer<W> {
     pub fn line(&mut self, time_ns: Option<i128>, core: &str, line: &Line) -> io::Result<()> {
         let time = time(time_ns);
         let columns = self.columns.unwrap_or(COLUMNS_MAX);
-        let (core_room, task_room) = if columns < COLUMNS_NARROW { (0, TASK_NARROW) } else { (CORE + 1, TASK) };
-        let core = pad(&cut_end(&printable(core), core_room.saturating_sub(1)), core_room);
-        let task = pad(&cut_end(&line.task, task_room), task_room);
-        let room = columns.saturating_sub(time.len() + 1 + core_room + task_room + 1);
-        let text = cut_end(&line.text, room);
+        let (core_columns, task_columns) = if columns < COLUMNS_NARROW { (0, TASK_NARROW) } else { (CORE + 1, TASK) };
+        let core = pad(&cut_end(&printable(core), core_columns.saturating_sub(1)), core_columns);
+        let task = pad(&cut_end(&line.task, task_columns), task_columns);
+        let columns_max = columns.saturating_sub(time.len() + 1 + core_columns + task_columns + 1);
+        let text = cut_end(&line.text, columns_max);
         let colour = match line.level {
             1 => "31",
             2 => "33",

@@ -81,13 +81,13 @@ impl Stream {
                     self.pending.push(Item { ticks: first_ticks, ring, what: What::Lost(lost) });
                 }
                 self.events += events.len() as u64;
-                let room = PENDING_MAX.saturating_sub(self.pending.len());
-                for words in events.iter().take(room) {
+                let space = PENDING_MAX.saturating_sub(self.pending.len());
+                for words in events.iter().take(space) {
                     let event = Event::from_words(*words);
                     state.last_ticks = state.last_ticks.max(event.ticks);
                     self.pending.push(Item { ticks: state.last_ticks, ring, what: What::Event(event) });
                 }
-                let left_out = events.len().saturating_sub(room) as u64;
+                let left_out = events.len().saturating_sub(space) as u64;
                 if left_out > 0 {
                     self.lost += left_out;
                     self.pending.push(Item { ticks: state.last_ticks, ring, what: What::Lost(left_out) });

@@ -121,8 +121,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &App, theme: &Theme) {
 /// Two texts at the ends of a line; the right one goes first if there is no room.
 fn ends(left: Vec<Span<'static>>, right: String, right_style: Style, width: u16) -> Line<'static> {
     let used: usize = left.iter().map(|span| columns(&span.content)).sum();
-    let room = usize::from(width).saturating_sub(used + 2);
-    let right = if columns(&right) <= room { right } else { cut_end(&right, room) };
+    let columns_max = usize::from(width).saturating_sub(used + 2);
+    let right = if columns(&right) <= columns_max { right } else { cut_end(&right, columns_max) };
     let gap = usize::from(width).saturating_sub(used + columns(&right) + 1);
     let mut spans = left;
     spans.push(Span::raw(" ".repeat(gap)));

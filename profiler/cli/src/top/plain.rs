@@ -24,10 +24,10 @@ pub(super) fn table(picture: &Picture, origin: &Origin, rows_max: usize, columns
     let mut line = name_columns(&|index| place(&rows[index].place), "hottest line");
     if let Some(columns) = columns {
         // Two shares, and two spaces before each of the three texts.
-        let room = usize::from(columns).saturating_sub(2 * SHARE + 2 + 3 * 2);
-        image = image.min(room / 5);
-        line = line.min(room * 3 / 10);
-        name = name.min(room.saturating_sub(image + line));
+        let columns_max = usize::from(columns).saturating_sub(2 * SHARE + 2 + 3 * 2);
+        image = image.min(columns_max / 5);
+        line = line.min(columns_max * 3 / 10);
+        name = name.min(columns_max.saturating_sub(image + line));
     }
     lines.push(String::new());
     lines.push(format!(

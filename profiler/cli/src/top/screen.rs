@@ -17,7 +17,7 @@ use super::draw::{self, Theme};
 use super::work::{Shared, start_painting};
 
 /// How long a key or a new picture may wait for the screen.
-const LOOK_PERIOD: Duration = Duration::from_millis(50);
+const POLL_PERIOD: Duration = Duration::from_millis(50);
 
 /// Takes over the terminal and starts the thread that serves it. It ends at the key to quit, when the
 /// terminal is gone or when `stop` is set, and gives the terminal back. So does a panic.
@@ -62,7 +62,7 @@ fn serve(mut terminal: DefaultTerminal, shared: &Arc<Shared>, origin: Origin, st
 
 /// The action of the next key, if there is one soon.
 fn next_action(app: &mut App) -> io::Result<Option<Action>> {
-    if !event::poll(LOOK_PERIOD)? {
+    if !event::poll(POLL_PERIOD)? {
         return Ok(None);
     }
     Ok(match event::read()? {

@@ -28,7 +28,7 @@ use crate::trace::open_any;
 /// How long events are collected before keys are handled.
 const ROUND: Duration = Duration::from_millis(40);
 /// How long a key is waited for then. With zero crossterm never reads one.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_TIME: Duration = Duration::from_millis(1);
 /// Interval of new views.
 const PICTURE_PERIOD: Duration = Duration::from_millis(500);
 /// The rate of events is averaged over about this time.
@@ -180,7 +180,7 @@ fn screen(
             last = Some(Instant::now());
             is_old = app.show(followed.picture());
         }
-        while event::poll(LOOK).context("the terminal is gone")? {
+        while event::poll(POLL_TIME).context("the terminal is gone")? {
             let action = match event::read().context("the terminal is gone")? {
                 event::Event::Key(key) if key.kind != event::KeyEventKind::Release => app.key(key),
                 _ => Action::Draw,

@@ -3,6 +3,7 @@
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 pub(super) use glass_profiler_core::format::count;
+use glass_profiler_core::names;
 
 /// A duration with the unit that fits.
 pub(super) fn duration(ns: u64) -> String {
@@ -31,107 +32,72 @@ pub(super) fn columns(text: &str) -> usize {
 }
 
 /// The first characters of `text` that fit.
-fn fit<'a>(text: impl Iterator<Item = char> + 'a, room: usize) -> impl Iterator<Item = char> + 'a {
+fn fit<'a>(text: impl Iterator<Item = char> + 'a, columns_max: usize) -> impl Iterator<Item = char> + 'a {
     let mut used = 0;
     text.take_while(move |c| {
         used += c.width().unwrap_or(0);
-        used <= room
+        used <= columns_max
     })
 }
 
-/// The text in at most `room` columns, with `…` for what is missing at its end.
-pub(super) fn cut_end(text: &str, room: usize) -> String {
-    cut(text, room, room.saturating_sub(1))
+/// The text in at most `columns_max` columns, with `…` for what is missing at its end.
+pub(super) fn cut_end(text: &str, columns_max: usize) -> String {
+    cut(text, columns_max, columns_max.saturating_sub(1))
 }
 
-/// The text in at most `room` columns, with `…` for what is missing at its start.
-pub(super) fn cut_start(text: &str, room: usize) -> String {
-    cut(text, room, 0)
+/// The text in at most `columns_max` columns, with `…` for what is missing at its start.
+pub(super) fn cut_start(text: &str, columns_max: usize) -> String {
+    cut(text, columns_max, 0)
 }
 
-/// The text in at most `room` columns, with `…` for what is missing in its middle. Names of functions
+/// The text in at most `columns_max` columns, with `…` for what is missing in its middle. Names of functions
 /// have their module at their start and their purpose at their end; the end is more useful.
-pub(super) fn cut_middle(text: &str, room: usize) -> String {
-    cut(text, room, room.saturating_sub(1) / 3)
+pub(super) fn cut_middle(text: &str, columns_max: usize) -> String {
+    cut(text, columns_max, columns_max.saturating_sub(1) / 3)
 }
 
-/// The name of a function in at most `room` columns: without its trait, without what is in angle
+/// The name of a function in at most `columns_max` columns: without its trait, without what is in angle
 /// brackets, or cut in its middle, as little as is needed.
-pub(super) fn squeeze(name: &str, room: usize) -> String {
-    if columns(name) <= room {
+pub(super) fn squeeze(name: &str, columns_max: usize) -> String {
+    if columns(name) <= columns_max {
         return name.to_owned();
     }
-    let of_type = without_trait(name);
-    if columns(&of_type) <= room {
+    let of_type = names::without_trait(name);
+    if columns(&of_type) <= columns_max {
         return of_type;
     }
-    cut_middle(&without_brackets(&of_type), room)
+    cut_middle(&names::without_generics(&of_type), columns_max)
 }
 
-/// `<A as B>::c` as `A::c`; other names as they are.
-fn without_trait(name: &str) -> String {
-    let Some(rest) = name.strip_prefix('<') else { return name.to_owned() };
-    let (mut depth, mut end_of_type) = (1, None);
-    for (index, c) in rest.char_indices() {
-        match c {
-            '<' => depth += 1,
-            '>' if rest[..index].ends_with('-') => {}
-            '>' => depth -= 1,
-            ' ' if depth == 1 && end_of_type.is_none() && rest[index..].starts_with(" as ") => {
-                end_of_type = Some(index)
-            }
-            _ => {}
-        }
-        if depth == 0 {
-            return rest[..end_of_type.unwrap_or(index)].to_owned() + &rest[index + 1..];
-        }
-    }
-    name.to_owned()
-}
-
-fn without_brackets(name: &str) -> String {
-    let mut plain = String::new();
-    let mut depth = 0;
-    for c in name.chars() {
-        match c {
-            '<' => depth += 1,
-            '>' if depth > 0 => depth -= 1,
-            c if depth == 0 => plain.push(c),
-            _ => {}
-        }
-    }
-    plain
-}
-
-fn cut(text: &str, room: usize, before: usize) -> String {
-    if columns(text) <= room {
+fn cut(text: &str, columns_max: usize, before: usize) -> String {
+    if columns(text) <= columns_max {
         return text.to_owned();
     }
-    if room == 0 {
+    if columns_max == 0 {
         return String::new();
     }
     let start: String = fit(text.chars(), before).collect();
-    let end: Vec<char> = fit(text.chars().rev(), room - 1 - before).collect();
+    let end: Vec<char> = fit(text.chars().rev(), columns_max - 1 - before).collect();
     start + "…" + &end.into_iter().rev().collect::<String>()
 }
 
-/// The text in lines of at most `room` columns, broken between words; one that is longer is cut.
-pub(super) fn wrap(text: &str, room: usize) -> Vec<String> {
+/// The text in lines of at most `columns_max` columns, broken between words; one that is longer is cut.
+pub(super) fn wrap(text: &str, columns_max: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
-        let word = cut_end(word, room);
+        let word = cut_end(word, columns_max);
         match lines.last_mut() {
             Some(line) if line.is_empty() => *line = word,
-            Some(line) if columns(line) + 1 + columns(&word) <= room => *line = format!("{line} {word}"),
+            Some(line) if columns(line) + 1 + columns(&word) <= columns_max => *line = format!("{line} {word}"),
             _ => lines.push(word),
         }
     }
     lines
 }
 
-/// Fills a text up to `room` columns; one that is longer stays.
-pub(super) fn pad(text: &str, room: usize) -> String {
-    format!("{text}{}", " ".repeat(room.saturating_sub(columns(text))))
+/// Fills a text up to `columns_max` columns; one that is longer stays.
+pub(super) fn pad(text: &str, columns_max: usize) -> String {
+    format!("{text}{}", " ".repeat(columns_max.saturating_sub(columns(text))))
 }
 
 /// Source file and line: at most the last two parts of the path.
@@ -147,15 +113,8 @@ pub(super) fn place(place: &Option<(std::sync::Arc<str>, u32)>) -> String {
 /// The last two parts of a path of names, without what is in angle brackets: enough to know a function
 /// again in a call chain.
 pub(super) fn short(name: &str) -> String {
-    let plain = without_brackets(&without_trait(name));
     // The body of an async function is a closure in it; the function's name is more useful.
-    let is_named = |part: &&str| !part.is_empty() && *part != "{{closure}}";
-    let parts: Vec<&str> = plain.split("::").map(str::trim).filter(is_named).collect();
-    match parts[..] {
-        [] => name.to_owned(),
-        [only] => only.to_owned(),
-        [.., module, last] => format!("{module}::{last}"),
-    }
+    names::short(&name.replace("::{{closure}}", ""))
 }
 
 #[cfg(test)]
@@ -176,10 +135,10 @@ mod tests {
         assert_eq!(cut_end("abcdef", 4), "abc…");
         assert_eq!(cut_start("abcdef", 4), "…def");
         assert_eq!(cut_middle("abcdefghij", 7), "ab…ghij");
-        for room in 0..12 {
+        for columns_max in 0..12 {
             for text in ["abcdefghij", "日本語テキスト", ""] {
-                for cut in [cut_end(text, room), cut_start(text, room), cut_middle(text, room)] {
-                    assert!(columns(&cut) <= room, "{cut:?} in {room}");
+                for cut in [cut_end(text, columns_max), cut_start(text, columns_max), cut_middle(text, columns_max)] {
+                    assert!(columns(&cut) <= columns_max, "{cut:?} in {columns_max}");
                 }
             }
         }
@@ -206,8 +165,8 @@ mod tests {
         assert_eq!(squeeze(name, 40), "queue::Service<vm::Vm>::poll");
         assert_eq!(squeeze(name, 25), "queue::Service::poll");
         assert_eq!(squeeze(name, 10), "que…::poll");
-        assert_eq!(without_trait("<fn() -> u8 as Call>::call"), "fn() -> u8::call");
-        assert_eq!(without_trait("<unclosed"), "<unclosed");
+        assert_eq!(names::without_trait("<fn() -> u8 as Call>::call"), "fn() -> u8::call");
+        assert_eq!(names::without_trait("<unclosed"), "<unclosed");
         assert_eq!(place(&Some((std::sync::Arc::from("/home/me/src/store/log.rs"), 7))), "store/log.rs:7");
         assert_eq!(place(&Some((std::sync::Arc::from("a.c"), 7))), "a.c:7");
     }

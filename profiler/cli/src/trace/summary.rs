@@ -6,7 +6,7 @@ use glass_profiler_core::format::count;
 use glass_profiler_guests::systems::glasshouse::LiveCounts;
 use indicatif::ProgressBar;
 
-use crate::console::{room, say, spinner};
+use crate::console::{columns_max, say, spinner};
 use crate::record::progress::{fit, microseconds};
 
 /// The line that is shown while tracing, if there is a terminal to show it on.
@@ -28,7 +28,7 @@ impl Line {
     /// Shows the counters.
     pub fn show(&self, elapsed: Duration, counts: &LiveCounts) {
         if let Some(bar) = &self.bar {
-            bar.set_message(line(elapsed, self.duration, counts, room()));
+            bar.set_message(line(elapsed, self.duration, counts, columns_max()));
             bar.tick();
         }
     }
@@ -42,7 +42,7 @@ impl Line {
 }
 
 /// The parts of the line, most important first.
-fn line(elapsed: Duration, of: Option<Duration>, counts: &LiveCounts, room: usize) -> String {
+fn line(elapsed: Duration, of: Option<Duration>, counts: &LiveCounts, columns_max: usize) -> String {
     let of = of.map_or(String::new(), |of| format!(" of {:.0}", of.as_secs_f64()));
     let mut line = format!("{:.0}{of} s: {} events", elapsed.as_secs_f64(), count(counts.read.events));
     let mut parts = vec![format!("{}/s", per_second(counts.read.events, elapsed))];
@@ -55,7 +55,7 @@ fn line(elapsed: Duration, of: Option<Duration>, counts: &LiveCounts, room: usiz
     if let Some(error_ns) = counts.clock_error_ns {
         parts.push(format!("clock within {}", error(error_ns)));
     }
-    fit(&mut line, &parts, room);
+    fit(&mut line, &parts, columns_max);
     line
 }
 
@@ -91,7 +91,7 @@ mod tests {
     fn the_line_says_as_much_as_there_is_room_for() {
         let read = ReadCounts { events: 1_234_567, lost: 7, rings: 2 };
         let counts = LiveCounts { read, clock_error_ns: Some(12_300), has_answered: true, groups: 1 };
-        let line = |room| line(Duration::from_secs(5), Some(Duration::from_secs(60)), &counts, room);
+        let line = |columns_max| line(Duration::from_secs(5), Some(Duration::from_secs(60)), &counts, columns_max);
         assert_eq!(line(100), "5 of 60 s: 1,234,567 events, 246,913/s, 7 lost, clock within 12.3 us");
         assert_eq!(line(50), "5 of 60 s: 1,234,567 events, 246,913/s, 7 lost");
         assert_eq!(error(80), "80 ns");

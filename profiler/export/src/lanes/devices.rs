@@ -13,7 +13,7 @@ use super::nest::Rows;
 use super::{Board, Lane, Mark, device_name, task_name, text};
 
 /// Maximum of requests in flight of one device that are followed.
-const UNDER_WAY_MAX: usize = 1 << 16;
+const IN_FLIGHT_MAX: usize = 1 << 16;
 
 pub(super) fn draw(board: &mut Board<'_>) -> io::Result<()> {
     let trace = board.trace;
@@ -24,7 +24,7 @@ pub(super) fn draw(board: &mut Board<'_>) -> io::Result<()> {
     submissions(board)?;
     requests(board, &wakes)?;
     notifications(board)?;
-    under_way(board)?;
+    in_flight(board)?;
     connections(board, &wakes)
 }
 
@@ -92,10 +92,10 @@ fn notifications(board: &mut Board<'_>) -> io::Result<()> {
 }
 
 /// The number of requests in flight of each device over time.
-fn under_way(board: &mut Board<'_>) -> io::Result<()> {
+fn in_flight(board: &mut Board<'_>) -> io::Result<()> {
     let trace = board.trace;
     for device in 0..trace.devices.len() as u32 {
-        let lane = Lane::UnderWay(device);
+        let lane = Lane::InFlight(device);
         let mut ends: BinaryHeap<Reverse<u64>> = BinaryHeap::new();
         for request in trace.requests.iter().filter(|other| other.device == device) {
             let (submit_ns, end_ns) = (request.submit_ns, trace.request_end_ns(request));
@@ -104,7 +104,7 @@ fn under_way(board: &mut Board<'_>) -> io::Result<()> {
                 ends.pop();
                 board.viewer.value(lane, end.0, ends.len() as i64)?;
             }
-            if ends.len() < UNDER_WAY_MAX {
+            if ends.len() < IN_FLIGHT_MAX {
                 // A request that is open at the end of the trace stays in flight.
                 let is_open = request.complete_ns.is_none() && end_ns == trace.end_ns;
                 ends.push(Reverse(if is_open { u64::MAX } else { end_ns }));
@@ -138,7 +138,7 @@ fn connections(board: &mut Board<'_>, wakes: &Wakes) -> io::Result<()> {
     for (index, segment) in (0u32..).zip(&trace.segments) {
         steps.clear();
         wakes.of_segment(index, &mut steps);
-        let way = match segment.direction {
+        let direction = match segment.direction {
             Direction::In => "in",
             Direction::Out => "out",
             Direction::Again => "retransmitted",
@@ -150,7 +150,7 @@ fn connections(board: &mut Board<'_>, wakes: &Wakes) -> io::Result<()> {
             ("acknowledgement", Value::Unsigned(segment.acknowledgement.into())),
             ("flags", text(words::flags(segment.flags))),
         ];
-        let name = if segment.bytes > 0 { way.to_owned() } else { format!("{way}, no data") };
+        let name = if segment.bytes > 0 { direction.to_owned() } else { format!("{direction}, no data") };
         let mark = Mark::moment(Lane::Connection(segment.connection), segment.time_ns, "segment", &name);
         board.instant(&Mark { steps: &steps, details: &details, ..mark }, || "connection".to_owned())?;
     }

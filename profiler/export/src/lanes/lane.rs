@@ -31,7 +31,7 @@ pub(crate) enum Lane {
         device: u32,
         row: u16,
     },
-    UnderWay(u32),
+    InFlight(u32),
     Connection(u32),
     Counter(u32),
     Warnings,
@@ -61,7 +61,7 @@ impl Lane {
             Lane::Spans { task: Some(task), .. } => Some(Lane::Task(task)),
             Lane::Spans { task: None, .. } => Some(Lane::Group(Group::Spans)),
             Lane::Device(_) => Some(Lane::Group(Group::Devices)),
-            Lane::Requests { device, .. } | Lane::UnderWay(device) => Some(Lane::Device(device)),
+            Lane::Requests { device, .. } | Lane::InFlight(device) => Some(Lane::Device(device)),
             Lane::Connection(_) => Some(Lane::Group(Group::Connections)),
             Lane::Counter(_) => Some(Lane::Group(Group::Counters)),
         }
@@ -80,7 +80,7 @@ impl Lane {
     pub fn rank(self) -> u32 {
         match self {
             Lane::Group(group) => group as u32 + 1,
-            Lane::Warnings | Lane::UnderWay(_) => 0,
+            Lane::Warnings | Lane::InFlight(_) => 0,
             Lane::Core(index) | Lane::Task(index) | Lane::Device(index) => index,
             Lane::Connection(index) | Lane::Counter(index) => index,
             Lane::CoreFunctions(_) => 0,
@@ -109,7 +109,7 @@ impl Lane {
             Lane::Spans { task: None, row } => number(8, row, 0),
             Lane::Device(index) => number(9, 0, index),
             Lane::Requests { device, row } => number(10, row, device),
-            Lane::UnderWay(index) => number(11, 0, index),
+            Lane::InFlight(index) => number(11, 0, index),
             Lane::Connection(index) => number(12, 0, index),
             Lane::Counter(index) => number(13, 0, index),
             Lane::Warnings => number(14, 0, 0),

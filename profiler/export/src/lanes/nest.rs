@@ -60,11 +60,11 @@ const ROWS_MAX: usize = 1024;
 impl Rows {
     /// The row of a slice. `may_nest`: it may be within another one.
     pub fn place(&mut self, start_ns: u64, end_ns: u64, may_nest: bool) -> u16 {
-        let has_room = |row: &Nest| match may_nest {
+        let has_space = |row: &Nest| match may_nest {
             true => row.fits(start_ns, end_ns),
             false => row.is_free(start_ns),
         };
-        let free = self.rows.iter().position(has_room);
+        let free = self.rows.iter().position(has_space);
         let row = match free {
             Some(row) => row,
             None if self.rows.len() < ROWS_MAX => {

@@ -244,7 +244,7 @@ mod tests {
 
     /// The verdict of two recordings of the same thing is noise for 95 of 100 functions.
     #[test]
-    fn chance_looks_like_noise() {
+    fn a_difference_by_chance_is_noise() {
         let mut state = 7_u64;
         let mut heads = || {
             (0..2_000)

@@ -307,8 +307,11 @@ pub fn cores(trace: &Trace) -> Vec<CoreFigures> {
 
 /// Segments by direction: received, sent, retransmitted, with their number and payload.
 pub fn segments(trace: &Trace) -> [(&'static str, u64, u64); 3] {
-    [(Direction::In, "received"), (Direction::Out, "sent"), (Direction::Again, "retransmitted")].map(|(way, name)| {
-        let of_it = trace.segments.iter().filter(|segment| segment.direction == way);
-        of_it.fold((name, 0, 0), |(name, count, bytes), segment| (name, count + 1, bytes + u64::from(segment.bytes)))
-    })
+    [(Direction::In, "received"), (Direction::Out, "sent"), (Direction::Again, "retransmitted")].map(
+        |(direction, name)| {
+            let of_it = trace.segments.iter().filter(|segment| segment.direction == direction);
+            of_it
+                .fold((name, 0, 0), |(name, count, bytes), segment| (name, count + 1, bytes + u64::from(segment.bytes)))
+        },
+    )
 }

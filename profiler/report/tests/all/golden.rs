@@ -64,10 +64,10 @@ fn hostile_names_stay_inside_their_strings() {
 #[test]
 fn a_page_names_no_other_address() {
     let html = glass_profiler_report::html(&service(3_000, 1));
-    for way_out in
+    for reference in
         ["http://", "https://", "//cdn", "@import", "url(", "fetch(", "XMLHttpRequest", "WebSocket", "import("]
     {
-        assert!(!html.contains(way_out), "{way_out}");
+        assert!(!html.contains(reference), "{reference}");
     }
     assert!(html.contains("default-src 'none'"));
 }

@@ -64,7 +64,7 @@ impl Service {
         Some(OpenOptions::new().read(true).write(true).open(path).unwrap())
     }
 
-    pub fn look(&self) -> Seen {
+    pub fn read(&self) -> Seen {
         Seen::read(&self.file().unwrap())
     }
 
@@ -72,7 +72,7 @@ impl Service {
     pub fn wait_for(&self, wanted: impl Fn(&Seen) -> bool) -> Seen {
         let end = Instant::now() + Duration::from_secs(20);
         loop {
-            let seen = self.look();
+            let seen = self.read();
             if wanted(&seen) {
                 return seen;
             }

@@ -24,7 +24,7 @@ pub struct End {
     /// Frames of 64 KiB pass, without checksums.
     pub offloads: bool,
     /// Frames that the device takes before it has to be emptied.
-    pub room: usize,
+    pub frames_max: usize,
 }
 
 pub struct Receive(Vec<u8>);
@@ -63,7 +63,8 @@ impl Device for End {
     }
 
     fn transmit(&mut self, _: time::Instant) -> Option<Transmit> {
-        (self.outgoing.borrow().len() < self.room).then(|| Transmit(self.outgoing.clone(), phy::PacketMeta::default()))
+        (self.outgoing.borrow().len() < self.frames_max)
+            .then(|| Transmit(self.outgoing.clone(), phy::PacketMeta::default()))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -121,8 +122,8 @@ impl Wire {
 
     pub fn between(right: Config, offloads: bool) -> Wire {
         let (one, two) = (Queue::default(), Queue::default());
-        let left_end = End { incoming: one.clone(), outgoing: two.clone(), offloads, room: 256 };
-        let right_end = End { incoming: two, outgoing: one, offloads, room: 256 };
+        let left_end = End { incoming: one.clone(), outgoing: two.clone(), offloads, frames_max: 256 };
+        let right_end = End { incoming: two, outgoing: one, offloads, frames_max: 256 };
         let left = neighbour(right.clone());
         Wire {
             left: Stack::new(left_end, [2, 0, 0, 0, 0, 1], left, 1, Instant(0)).unwrap(),

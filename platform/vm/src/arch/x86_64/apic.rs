@@ -62,8 +62,8 @@ pub fn initialize() {
     write(register::TIMER, u32::from(TIMER_VECTOR));
 }
 
-/// Enables the APIC of a further core, whose timer is as fast as the boot core's.
-pub fn initialize_further(timer_hz: u64) {
+/// Enables the APIC of a secondary core, whose timer is as fast as the boot core's.
+pub fn initialize_secondary(timer_hz: u64) {
     enable();
     this_core().apic_timer_hz.set(timer_hz);
     write(register::TIMER, u32::from(TIMER_VECTOR));

@@ -215,7 +215,7 @@ enter_ring3:
     jmp glass_start
     .size enter_ring3, . - enter_ring3
 
-// A further core comes from the trampoline, in 32-bit mode without paging: the same, with what smp.rs has prepared for it.
+// A secondary core comes from the trampoline, in 32-bit mode without paging: the same, with what smp.rs has prepared for it.
     .code32
     .type core_enter32, @function
 core_enter32:
@@ -325,7 +325,7 @@ gdt:
     .quad 0
     .quad 0x00af9b000000ffff        // 08: ring-0 code
     .quad 0x00cf93000000ffff        // 10: ring-0 data
-    .quad 0x00cf9b000000ffff        // 18: ring-0 code of 32 bits, on the way of a further core
+    .quad 0x00cf9b000000ffff        // 18: ring-0 code of 32 bits, on the way of a secondary core
     .quad 0
     .quad 0x00cff3000000ffff        // 28: ring-3 data
     .quad 0x00affb000000ffff        // 30: ring-3 code
@@ -355,6 +355,6 @@ glass_fault_stack_top:
     .skip 4096
 ring0_stack_top:
 tss: .skip 104 + 8192 + 8
-glass_page_tables: .skip 8          // of further cores, written by smp.rs
+glass_page_tables: .skip 8          // of secondary cores, written by smp.rs
 glass_core_numbers: .skip 256       // by identifier of the local APIC, 0 for none
     .text

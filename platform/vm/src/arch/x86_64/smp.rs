@@ -1,4 +1,4 @@
-//! Further cores: what each needs, how they are started, and what becomes of those that do not come up.
+//! Secondary cores: what each needs, how they are started, and what becomes of those that do not come up.
 //!
 //! The boot core prepares everything before the final page tables are built, requests the start, and continues; it counts who is up
 //! when its devices have started.
@@ -79,7 +79,7 @@ const BOOT_CORE_PARTS: u64 = 4;
 /// By core: its work, null until it is known.
 static WORK: [AtomicPtr<Work>; CORES_MAX] = [const { AtomicPtr::new(ptr::null_mut()) }; CORES_MAX];
 
-/// Makes everything that the further cores of the machine need. Their numbers are the order of the machine's table.
+/// Makes everything that the secondary cores of the machine need. Their numbers are the order of the machine's table.
 pub fn prepare(machine: &Machine) -> SecondaryCores {
     let boot = u32::from(apic::identifier());
     this_core().public.apic.store(boot, Ordering::Relaxed);
@@ -139,7 +139,7 @@ fn make(index: usize, apic: u32, memory_bytes: u64) -> Option<&'static Core> {
     let table = (&raw const core.segments).addr() as u64;
     let words = [size_of_val(&core.segments) as u64 - 1, table, table >> 16, table >> 32, table >> 48];
     core.segments_pointer.set(words.map(|word| word as u16));
-    core.trace_memory.set(trace::further_ring(memory_bytes));
+    core.trace_memory.set(trace::secondary_ring(memory_bytes));
     Some(core)
 }
 
@@ -161,7 +161,7 @@ impl SecondaryCores {
         let root = PAGE_TABLES.load(Ordering::Relaxed);
         assert!(root < 1 << 32, "the page tables are from the first memory, below 4 GiB");
         let boot = this_core();
-        // SAFETY: boot.s defines both; a further core reads them when it starts, which is requested below.
+        // SAFETY: boot.s defines both; a secondary core reads them when it starts, which is requested below.
         let (page_tables, numbers) = unsafe { (&glass_page_tables, &glass_core_numbers) };
         page_tables.store(root, Ordering::Relaxed);
         for core in &self.cores {
@@ -234,11 +234,11 @@ pub fn put_to_work(secondary: &[&'static Core]) -> &'static Mailboxes<VmCore> {
     mailboxes
 }
 
-/// A further core comes here from boot.s, in ring 3, on its own stack.
+/// A secondary core comes here from boot.s, in ring 3, on its own stack.
 #[unsafe(no_mangle)]
 extern "C" fn glass_core_start() -> ! {
     let core = this_core();
-    apic::initialize_further(core.apic_timer_hz.get());
+    apic::initialize_secondary(core.apic_timer_hz.get());
     core.state().tsc_hz.store(cores::frequency(), Ordering::Relaxed);
     if !core.public.settle(Presence::Up) {
         loop {
@@ -246,10 +246,10 @@ extern "C" fn glass_core_start() -> ! {
         }
     }
     core.announce();
-    trace::start_further(core);
+    trace::start_secondary(core);
     random::initialize();
     let work = await_work(core);
-    crate::run::run_further(*work)
+    crate::run::run_secondary(*work)
 }
 
 fn await_work(core: &Core) -> Box<Work> {

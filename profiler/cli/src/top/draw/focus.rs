@@ -27,8 +27,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &App, theme: &Theme) 
     let shares = focus.map_or("no samples of it now".to_owned(), |focus| {
         format!("self {} %, total {} %", percent(focus.self_share), percent(focus.total_share))
     });
-    let room = width.saturating_sub(columns(&shares) + 4);
-    let title = format!(" {}  {shares}", pad(&squeeze(&wanted.name, room), room));
+    let columns_max = width.saturating_sub(columns(&shares) + 4);
+    let title = format!(" {}  {shares}", pad(&squeeze(&wanted.name, columns_max), columns_max));
     let [title_area, lists, stacks] =
         Layout::vertical([Constraint::Length(1), Constraint::Length(list_rows(area, focus)), Constraint::Min(1)])
             .areas(area);
@@ -47,12 +47,12 @@ fn list_rows(area: Rect, focus: Option<&Focus>) -> u16 {
 }
 
 fn list(frame: &mut Frame<'_>, area: Rect, title: &str, functions: &[(Arc<Function>, f64)], theme: &Theme) {
-    let room = usize::from(area.width).saturating_sub(SHARE + 2);
+    let columns_max = usize::from(area.width).saturating_sub(SHARE + 2);
     let mut lines = vec![Line::styled(format!(" {title}"), theme.strong())];
     for (function, share) in functions {
         lines.push(Line::from(vec![
             Span::styled(format!("{:>SHARE$} ", percent(*share)), theme.share(*share)),
-            Span::raw(squeeze(&function.name, room)),
+            Span::raw(squeeze(&function.name, columns_max)),
         ]));
     }
     if functions.is_empty() {
@@ -62,10 +62,10 @@ fn list(frame: &mut Frame<'_>, area: Rect, title: &str, functions: &[(Arc<Functi
 }
 
 fn draw_stacks(frame: &mut Frame<'_>, area: Rect, focus: &Focus, theme: &Theme) {
-    let room = usize::from(area.width).saturating_sub(SHARE + 2);
+    let columns_max = usize::from(area.width).saturating_sub(SHARE + 2);
     let mut lines = vec![Line::styled(" hottest stacks through it, outermost call first", theme.strong())];
     for (path, share) in &focus.stacks {
-        let mut rows = chain(path, &focus.function, room, theme).into_iter();
+        let mut rows = chain(path, &focus.function, columns_max, theme).into_iter();
         let first = rows.next().unwrap_or_default();
         let share = Span::styled(format!("{:>SHARE$} ", percent(*share)), theme.share(*share));
         lines.push(Line::from_iter(std::iter::once(share).chain(first)));
@@ -84,11 +84,11 @@ const CHAIN_ROWS_MAX: usize = 3;
 
 /// A stack in short names, broken into rows. Its inner end is what matters: if it does not fit, the
 /// outer one is left out.
-fn chain(path: &[Arc<Function>], focus: &Function, room: usize, theme: &Theme) -> Vec<Vec<Span<'static>>> {
-    let name_room = room.saturating_sub(columns(CALLS)).max(1);
-    let name = |function: &Arc<Function>| cut_start(&short(&function.name), name_room);
+fn chain(path: &[Arc<Function>], focus: &Function, columns_max: usize, theme: &Theme) -> Vec<Vec<Span<'static>>> {
+    let name_columns = columns_max.saturating_sub(columns(CALLS)).max(1);
+    let name = |function: &Arc<Function>| cut_start(&short(&function.name), name_columns);
     // A row can end early by a name's width; half a row is spared for that.
-    let enough = (CHAIN_ROWS_MAX * room).saturating_sub(room / 2);
+    let enough = (CHAIN_ROWS_MAX * columns_max).saturating_sub(columns_max / 2);
     let mut used = 0;
     let fits = |function: &&Arc<Function>| {
         used += columns(&name(function)) + columns(CALLS);
@@ -99,7 +99,7 @@ fn chain(path: &[Arc<Function>], focus: &Function, room: usize, theme: &Theme) -
     let mut column = 0;
     let mut push = |text: String, style: Style| {
         let width = columns(&text);
-        if column + width > room && column > 0 {
+        if column + width > columns_max && column > 0 {
             rows.push(Vec::new());
             column = 0;
         }

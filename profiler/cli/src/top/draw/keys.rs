@@ -21,10 +21,10 @@ pub(super) fn help(
     first: u16,
     theme: &Theme,
 ) {
-    let room = usize::from(area.width).saturating_sub(KEY).max(1);
+    let columns_max = usize::from(area.width).saturating_sub(KEY).max(1);
     let mut lines = Vec::new();
     for (key, meaning) in keys {
-        for (index, part) in wrap(meaning, room).into_iter().enumerate() {
+        for (index, part) in wrap(meaning, columns_max).into_iter().enumerate() {
             let key = pad(&format!("  {}", if index == 0 { key } else { "" }), KEY);
             lines.push(Line::from(vec![Span::styled(key, theme.strong()), Span::raw(part)]));
         }
@@ -60,10 +60,10 @@ pub(super) fn foot(
     }
     const ALWAYS: [(&str, &str); 2] = [("?", "help"), ("q", "quit")];
     let taken = |hint: &(&str, &str)| columns(hint.0) + columns(hint.1) + 2;
-    let mut room = usize::from(area.width).saturating_sub(ALWAYS.iter().map(taken).sum());
+    let mut columns_max = usize::from(area.width).saturating_sub(ALWAYS.iter().map(taken).sum());
     let fitting = hints.iter().take_while(|hint| {
-        let fits = taken(hint) <= room;
-        room = room.saturating_sub(taken(hint));
+        let fits = taken(hint) <= columns_max;
+        columns_max = columns_max.saturating_sub(taken(hint));
         fits
     });
     let mut spans = Vec::new();

@@ -33,22 +33,22 @@ impl Widths {
     /// Images and places take what they need of the shown rows, within bounds; names get the rest, as far
     /// as the longest needs it.
     fn of(rows: &[&Row], shown: &[&Row], width: u16) -> Widths {
-        let room = usize::from(width).saturating_sub(2 * SHARE + GAP);
+        let columns_max = usize::from(width).saturating_sub(2 * SHARE + GAP);
         let longest = |text: &dyn Fn(&Row) -> usize| shown.iter().map(|row| text(row)).max().unwrap_or(0);
         // In a narrow window a single image is left out, and in a very narrow one all images.
         let is_one = shown.windows(2).all(|pair| pair[0].function.image == pair[1].function.image);
         let image = match (is_one && width < COLUMNS_WIDE) || width < COLUMNS_PLACES {
             true => 0,
-            false => longest(&|row| columns(&row.function.image)).max(5).min(room / 5),
+            false => longest(&|row| columns(&row.function.image)).max(5).min(columns_max / 5),
         };
         let place = match width < COLUMNS_PLACES {
             true => 0,
-            false => longest(&|row| columns(&place(&row.place))).max(12).min(room * 3 / 10),
+            false => longest(&|row| columns(&place(&row.place))).max(12).min(columns_max * 3 / 10),
         };
         let taken: usize = [image, place].iter().filter(|width| **width > 0).map(|width| width + GAP).sum();
         // Of all rows, so that columns stay where they are when one scrolls.
         let wanted = rows.iter().map(|row| columns(&row.function.name)).max().unwrap_or(0).max(NAME_MIN);
-        Widths { name: room.saturating_sub(taken).min(wanted), image, place }
+        Widths { name: columns_max.saturating_sub(taken).min(wanted), image, place }
     }
 }
 

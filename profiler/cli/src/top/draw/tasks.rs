@@ -41,23 +41,27 @@ impl Widths {
     fn of(rows: &[&Row], width: usize) -> Widths {
         let longest = |text: &dyn Fn(&Row) -> usize| rows.iter().map(|row| text(row)).max().unwrap_or(0);
         let name = longest(&|row| columns(&row.name)).clamp(NAME.0, NAME.1);
-        let room = width.saturating_sub(1 + 1 + STATE + 1 + SINCE + 2);
+        let columns_max = width.saturating_sub(1 + 1 + STATE + 1 + SINCE + 2);
         let mut numbers = [POLLS, SHARE, LONGEST];
         for left_out in [2, 0, 1] {
-            if room < numbers.iter().sum::<usize>() + name + WAIT_MIN {
+            if columns_max < numbers.iter().sum::<usize>() + name + WAIT_MIN {
                 numbers[left_out] = 0;
             }
         }
-        let room = room.saturating_sub(numbers.iter().sum());
-        let name = name.min(room);
-        let wait = longest(&|row| columns(&row.waits_for)).max(WAIT_MIN).min(room - name);
+        let columns_max = columns_max.saturating_sub(numbers.iter().sum());
+        let name = name.min(columns_max);
+        let wait = longest(&|row| columns(&row.waits_for)).max(WAIT_MIN).min(columns_max - name);
         Widths { name, wait, polls: numbers[0], share: numbers[1], longest: numbers[2] }
     }
 }
 
 /// A text at the right of its column; nothing if that is left out.
-fn right(text: &str, room: usize) -> String {
-    if room == 0 { String::new() } else { format!("{}{text}", " ".repeat(room.saturating_sub(columns(text)))) }
+fn right(text: &str, columns_max: usize) -> String {
+    if columns_max == 0 {
+        String::new()
+    } else {
+        format!("{}{text}", " ".repeat(columns_max.saturating_sub(columns(text))))
+    }
 }
 
 /// Draws everything.

@@ -58,9 +58,9 @@ fn line(track: &LiveTrack, now: Shares, app: &App, theme: &Theme, width: usize) 
     let name = format!("{mark}{} ", pad(&cut_end(&track.name, NAME), NAME));
     let name_style = if is_chosen { theme.strong() } else { ratatui::style::Style::new() };
     let numbers = numbers(now);
-    let room = width.saturating_sub(NAME + 2 + numbers.len() + 3);
-    let bar = (room * 3 / 5).clamp(BAR.0, BAR.1);
-    let history = room.saturating_sub(bar).clamp(HISTORY.0, HISTORY.1);
+    let columns_max = width.saturating_sub(NAME + 2 + numbers.len() + 3);
+    let bar = (columns_max * 3 / 5).clamp(BAR.0, BAR.1);
+    let history = columns_max.saturating_sub(bar).clamp(HISTORY.0, HISTORY.1);
     let part = |share: f64| (share * bar as f64).round() as usize;
     let running = part(now.running).min(bar);
     let spinning = part(now.running + now.spinning).min(bar) - running;

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use glass_formats::trace::FUNCTIONS_MAX;
 
 use super::At;
+use crate::names;
 use crate::trace::model::{Call, Function, Trace};
 use crate::trace::raw;
 
@@ -266,22 +267,8 @@ fn sort(calls: &mut Vec<Call>) {
 }
 
 /// The crate or namespace of a function, from its name; empty if the name has none.
-///
-/// `<a::Type as b::Trait>::f` belongs to `a`; where the type has no path of its own, as in
-/// `<&T as core::fmt::Debug>::fmt`, to the trait's crate.
 fn library(name: &str) -> String {
-    let inside = name.strip_prefix('<').unwrap_or(name);
-    let (own, of_trait) = inside.split_once(" as ").map_or((inside, ""), |(own, rest)| (own, rest));
-    let first = |path: &str| {
-        let path = path.trim_start_matches(['&', '*', '(', '[', '<', ' ']);
-        let path = ["mut ", "dyn ", "const "].iter().find_map(|word| path.strip_prefix(word)).unwrap_or(path);
-        let end = path.find(|c: char| !(c.is_alphanumeric() || c == '_'))?;
-        let (word, rest) = path.split_at(end);
-        // A crate's name may have a number that distinguishes it from others of the same name: `alloc[4f3a]::vec`.
-        let rest = rest.strip_prefix('[').and_then(|rest| rest.split_once(']')).map_or(rest, |(_, after)| after);
-        (!word.is_empty() && rest.starts_with("::")).then(|| word.to_owned())
-    };
-    first(own).or_else(|| first(of_trait)).unwrap_or_default()
+    names::crate_of(name).unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]

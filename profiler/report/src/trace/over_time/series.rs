@@ -115,12 +115,12 @@ fn each(trace: &Trace, is_wanted: &dyn Fn(&str) -> bool, see: &mut dyn FnMut(Str
     }
     if is_wanted("segment") {
         for segment in &trace.segments {
-            let way = match segment.direction {
+            let direction = match segment.direction {
                 Direction::In => "received",
                 Direction::Out => "sent",
                 Direction::Again => "retransmitted",
             };
-            see(format!("segment {way}"), segment.time_ns);
+            see(format!("segment {direction}"), segment.time_ns);
         }
     }
     if is_wanted("poll") {

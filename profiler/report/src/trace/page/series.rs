@@ -108,7 +108,7 @@ pub fn all(book: &mut Book, gaps: &dyn Fn(&[u64]) -> Vec<Gap>) -> Vec<Series> {
                 );
             }
         },
-        |way: u8| ["received", "sent", "retransmitted"][way as usize].to_string(),
+        |direction: u8| ["received", "sent", "retransmitted"][direction as usize].to_string(),
     );
     add(
         book,
