@@ -1,6 +1,8 @@
 //! ELF files, of which only the parts are read that are needed: a program with its debug information can be larger than
 //! what it is good for.
 
+mod without_sections;
+
 use std::cell::{Cell, OnceCell};
 use std::fmt;
 use std::ops::Range;
@@ -143,6 +145,8 @@ pub(crate) fn is_elf(file: &dyn ReadAt) -> bool {
 /// The parts of a file that were needed so far. They stay until all of it goes, so that what was parsed can refer to them.
 pub(crate) struct Parts<'f> {
     file: &'f dyn ReadAt,
+    /// The section headers that it lacks, and its header with them, from the time on that it is parsed.
+    sections: OnceCell<without_sections::Sections>,
     first: OnceCell<Box<Part>>,
     account: Account,
     /// What the account holds for the parts.
@@ -170,7 +174,7 @@ impl Part {
 impl<'f> Parts<'f> {
     /// Nothing read yet. What will be is charged to an account.
     pub(crate) fn of(file: &'f dyn ReadAt, account: &Account) -> Parts<'f> {
-        Parts { file, first: OnceCell::new(), account: account.clone(), held: Cell::new(0) }
+        Parts { file, sections: OnceCell::new(), first: OnceCell::new(), account: account.clone(), held: Cell::new(0) }
     }
 
     /// Reads a range for itself alone, which the account holds from now on; `None` if it is not all in the file, or too much.
@@ -217,8 +221,24 @@ impl<'f> Parts<'f> {
         Some(place.get_or_init(|| Box::new(Part { start: range.start, bytes, next: OnceCell::new() })))
     }
 
+    /// The length of the file with the section headers that it lacks.
+    fn length(&self) -> u64 {
+        self.file.bytes() + self.sections.get().map_or(0, |sections| sections.tail.len() as u64)
+    }
+
+    /// Of a file without section headers, what stands for its header, and what is behind its end.
+    fn made(&self, range: &Range<u64>) -> Option<&[u8]> {
+        let (sections, length) = (self.sections.get()?, self.file.bytes());
+        let (bytes, start) =
+            if range.start >= length { (&sections.tail[..], length) } else { (&sections.header[..], 0) };
+        bytes.get(usize::try_from(range.start - start).ok()?..usize::try_from(range.end - start).ok()?)
+    }
+
     /// The bytes of a range that is all in the file.
     fn slice(&self, range: Range<u64>) -> Option<&[u8]> {
+        if let Some(made) = self.made(&range) {
+            return Some(made);
+        }
         if range.end > self.file.bytes() {
             return None;
         }
@@ -233,7 +253,7 @@ impl<'f> Parts<'f> {
 
 impl<'a> ReadRef<'a> for &'a Parts<'_> {
     fn len(self) -> Result<u64, ()> {
-        Ok(self.file.bytes())
+        Ok(self.length())
     }
 
     fn read_bytes_at(self, offset: u64, size: u64) -> Result<&'a [u8], ()> {
@@ -244,6 +264,10 @@ impl<'a> ReadRef<'a> for &'a Parts<'_> {
     }
 
     fn read_bytes_at_until(self, range: Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
+        if let Some(made) = self.made(&range) {
+            let length = made.iter().position(|byte| *byte == delimiter).ok_or(())?;
+            return Ok(&made[..length]);
+        }
         if range.end > self.file.bytes() {
             return Err(());
         }
@@ -287,6 +311,9 @@ pub(crate) type Elf<'a> = object::File<'a, &'a Parts<'a>>;
 pub(crate) fn parse_elf<'a>(parts: &'a Parts<'a>) -> Result<Elf<'a>, ImageError> {
     if !is_elf(parts.file) {
         return Err(ImageError::NotElf);
+    }
+    if let Some(sections) = without_sections::sections(parts.file) {
+        let _ = parts.sections.set(sections);
     }
     let file = object::File::parse(parts).map_err(|error| parts.error(error.into()))?;
     if file.architecture() != object::Architecture::X86_64 {

@@ -2,17 +2,15 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use gimli::UnwindSection;
-use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SectionKind};
+use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol};
 
 use crate::arch::x86_64::orc::OrcTable;
-use crate::arch::x86_64::tables::Tables;
 use crate::budget::Account;
-use crate::elf::{Elf, ImageError, Parts, ReadAt, build_id, parse_elf, section_bytes};
+use crate::cfi::Frames;
+use crate::elf::{Elf, ImageError, Parts, ReadAt, build_id, parse_elf};
 use crate::map::SymbolMap;
-use crate::metered::Metered;
 use crate::relocatable::{self, Layout};
 
 /// Functions that no function called: where a thread, a process or a core starts. Their callers
@@ -35,11 +33,6 @@ const ROOTS: [&str; 11] = [
 /// The most segments of a program, and the most functions without a caller: each is compared with many addresses.
 const SEGMENTS_MAX: usize = 1024;
 const ROOTS_MAX: usize = 1024;
-/// What is kept of a function with an entry in an unwind table, here and by framehop, and of a range of them, in bytes.
-const FUNCTION_BYTES: usize = 16;
-const RANGE_BYTES: usize = 16;
-/// The longest entry of an unwind table, in bytes: it is read for each frame of a sample.
-const ENTRY_BYTES_MAX: usize = 64 << 10;
 
 /// A part of the file that is loaded.
 #[derive(Debug, Clone)]
@@ -59,20 +52,6 @@ enum Code {
     InFile,
 }
 
-/// The unwind tables of a file, as it has them.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Frames {
-    /// `.eh_frame`, and for which addresses it was linked.
-    pub(crate) eh_frame: Option<(Range<u64>, Arc<[u8]>)>,
-    pub(crate) debug_frame: Option<Arc<[u8]>>,
-    /// Starts of the functions with an entry in `eh_frame` or `debug_frame`, sorted.
-    starts: Arc<[u64]>,
-    /// Addresses in `eh_frame`, sorted, not overlapping.
-    covered: Vec<Range<u64>>,
-    /// The same of `debug_frame`: a linker mixes objects that have the one with such that have the other.
-    covered_by_debug: Vec<Range<u64>>,
-}
-
 /// What unwinding and identification need of an ELF file.
 #[derive(Debug, Clone)]
 pub struct Image {
@@ -84,7 +63,6 @@ pub struct Image {
     pub(crate) frames: Frames,
     /// Why its unwind tables are not used, although it has some.
     pub without_tables: Option<ImageError>,
-    tables: OnceLock<Arc<Tables>>,
     roots: Vec<Range<u64>>,
     symbols: Vec<(String, u64)>,
     /// The addresses of a program of which only a map is known.
@@ -186,7 +164,6 @@ impl Image {
             segments,
             frames,
             without_tables,
-            tables: OnceLock::new(),
             roots,
             symbols,
             mapped: None,
@@ -217,7 +194,6 @@ impl Image {
             segments: Vec::new(),
             frames: Frames::default(),
             without_tables: None,
-            tables: OnceLock::new(),
             roots: map.functions(&ROOTS),
             symbols: Vec::new(),
             mapped: Some(range),
@@ -269,29 +245,19 @@ impl Image {
         Some(start.wrapping_sub(linked))
     }
 
-    /// What unwinds by `.eh_frame` and `.debug_frame`.
-    pub(crate) fn tables(&self) -> &Tables {
-        self.tables.get_or_init(|| {
-            Arc::new(Tables::of(&self.linked_range(), self.frames.eh_frame.as_ref(), self.frames.debug_frame.as_ref()))
-        })
-    }
-
     /// Whether `.eh_frame` has an entry for a linked address.
     pub fn is_covered(&self, address: u64) -> bool {
-        find(&self.frames.covered, address)
+        self.frames.has_eh(address)
     }
 
     /// Whether `.debug_frame` has an entry for a linked address.
     pub fn is_covered_by_debug(&self, address: u64) -> bool {
-        find(&self.frames.covered_by_debug, address)
+        self.frames.has_debug(address)
     }
 
     /// Where the function begins that a linked address is in, by the unwind tables.
     pub fn function_start(&self, address: u64) -> Option<u64> {
-        let is_known = self.is_covered(address) || self.is_covered_by_debug(address);
-        let starts = &self.frames.starts;
-        let after = starts.partition_point(|start| *start <= address);
-        starts[..after].last().copied().filter(|_| is_known)
+        self.frames.function_start(address)
     }
 
     /// Whether a linked address is in a function without a caller.
@@ -342,135 +308,4 @@ impl Image {
             _ => None,
         })
     }
-}
-
-fn find(sorted: &[Range<u64>], address: u64) -> bool {
-    let after = sorted.partition_point(|range| range.start <= address);
-    after > 0 && sorted[after - 1].contains(&address)
-}
-
-type Reader<'a> = Metered<gimli::EndianSlice<'a, gimli::LittleEndian>>;
-
-impl Frames {
-    /// Reads them. Fails if they are too much, or if nothing may be unwound by them.
-    fn read(parts: &Parts<'_>, file: &Elf<'_>, account: &Account) -> Result<Frames, ImageError> {
-        let eh_frame = file.section_by_name(".eh_frame").and_then(|section| {
-            let data = section_bytes(parts, file, ".eh_frame").filter(|data| !data.is_empty())?;
-            Some((section.address()..section.address().checked_add(data.len() as u64)?, data))
-        });
-        let debug_frame = section_bytes(parts, file, ".debug_frame").filter(|data| !data.is_empty());
-        let address = |name| file.section_by_name(name).map_or(0, |section| section.address());
-        let text = file.sections().find(|section| section.kind() == SectionKind::Text).map_or(0, |s| s.address());
-        let bases = gimli::BaseAddresses::default()
-            .set_eh_frame(address(".eh_frame"))
-            .set_text(text)
-            .set_got(address(".got"))
-            .set_eh_frame_hdr(address(".eh_frame_hdr"));
-        let reader = |data| Metered::new(gimli::EndianSlice::new(data, gimli::LittleEndian), account.clone());
-        let (mut of_eh, mut of_debug) = (Vec::new(), Vec::new());
-        if let Some((_, data)) = &eh_frame {
-            of_eh = ranges_of(&gimli::EhFrame::from(reader(data)), &bases)?;
-        }
-        if let Some(data) = &debug_frame {
-            let mut section = gimli::DebugFrame::from(reader(data));
-            section.set_address_size(8);
-            of_debug = ranges_of(&section, &bases)?;
-        }
-        let mut starts: Vec<u64> = of_eh.iter().chain(&of_debug).map(|range| range.start).collect();
-        starts.sort_unstable();
-        starts.dedup();
-        let (covered, covered_by_debug) = (merge(of_eh), merge(of_debug));
-        let bytes = starts.len() * FUNCTION_BYTES + (covered.len() + covered_by_debug.len()) * RANGE_BYTES;
-        // A table that was not read to its end might take framehop forever.
-        account.hold(bytes as u64).and_then(|()| account.over().map_or(Ok(()), Err)).map_err(ImageError::TooMuch)?;
-        Ok(Frames { eh_frame, debug_frame, starts: starts.into(), covered, covered_by_debug })
-    }
-}
-
-fn merge(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
-    ranges.sort_by_key(|range| range.start);
-    ranges.dedup_by(|next, last| {
-        let overlaps = next.start <= last.end;
-        if overlaps {
-            last.end = last.end.max(next.end);
-        }
-        overlaps
-    });
-    ranges.shrink_to_fit();
-    ranges
-}
-
-/// The ranges of a table's entries, up to the first entry that cannot be read.
-fn ranges_of<'a, S>(section: &S, bases: &gimli::BaseAddresses) -> Result<Vec<Range<u64>>, ImageError>
-where
-    S: UnwindSection<Reader<'a>>,
-    S::Offset: gimli::UnwindOffset<usize>,
-{
-    let mut ranges = Vec::new();
-    let mut entries = section.entries(bases);
-    // Most entries share the one before them.
-    let mut common: Option<gimli::CommonInformationEntry<Reader<'a>>> = None;
-    while let Ok(Some(entry)) = entries.next() {
-        let gimli::CieOrFde::Fde(partial) = entry else { continue };
-        let parsed = partial.parse(|section, bases, offset| match &common {
-            Some(common) if common.offset() == gimli::UnwindOffset::into(offset) => Ok(common.clone()),
-            _ => {
-                let read = section.cie_from_offset(bases, offset)?;
-                check_instructions(section, read.instructions(section, bases), read.entry_len(), read.encoding())?;
-                Ok(common.insert(read).clone())
-            }
-        });
-        let entry = match parsed {
-            Ok(entry) => entry,
-            Err(gimli::Error::TooManyIterations) => return Err(endless()),
-            Err(_) => continue,
-        };
-        let instructions = entry.instructions(section, bases);
-        // After another error it is read as far as the address that is looked up.
-        let checked = check_instructions(section, instructions, entry.entry_len(), entry.cie().encoding());
-        if checked == Err(gimli::Error::TooManyIterations) {
-            return Err(endless());
-        }
-        let start = entry.initial_address();
-        if entry.len() > 0 {
-            ranges.push(start..start.saturating_add(entry.len()));
-        }
-    }
-    Ok(ranges)
-}
-
-fn endless() -> ImageError {
-    ImageError::Damaged("its unwind tables have an entry that takes long or forever to evaluate".to_owned())
-}
-
-/// Fails with [`gimli::Error::TooManyIterations`] if the instructions of an entry take long: they are evaluated for each
-/// frame, and their expressions may contain jumps, which no compiler writes. framehop 0.16 evaluates such an expression as long as
-/// it jumps.
-fn check_instructions<'a, S>(
-    section: &S,
-    mut instructions: gimli::CallFrameInstructionIter<'_, Reader<'a>>,
-    entry_bytes: usize,
-    encoding: gimli::Encoding,
-) -> Result<(), gimli::Error>
-where
-    S: UnwindSection<Reader<'a>>,
-{
-    use gimli::CallFrameInstruction::{DefCfaExpression, Expression, ValExpression};
-    if entry_bytes > ENTRY_BYTES_MAX {
-        return Err(gimli::Error::TooManyIterations);
-    }
-    while let Some(instruction) = instructions.next()? {
-        let (DefCfaExpression { expression } | Expression { expression, .. } | ValExpression { expression, .. }) =
-            instruction
-        else {
-            continue;
-        };
-        let mut operations = expression.get(section)?.operations(encoding);
-        while let Some(operation) = operations.next()? {
-            if matches!(operation, gimli::Operation::Bra { .. } | gimli::Operation::Skip { .. }) {
-                return Err(gimli::Error::TooManyIterations);
-            }
-        }
-    }
-    Ok(())
 }

@@ -7,6 +7,7 @@
 
 pub mod arch;
 pub mod budget;
+mod cfi;
 mod debug_files;
 pub mod durations;
 pub mod elf;

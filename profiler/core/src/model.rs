@@ -214,6 +214,8 @@ pub enum StackEnd {
     BadAddress,
     /// The code is not 64-bit, and is not unwound.
     NotLongMode,
+    /// The unwind tables have a rule for this address that leads nowhere: it needs a register that is not known, or is damaged.
+    RuleFailed,
 }
 
 /// One sample of one track.

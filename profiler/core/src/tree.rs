@@ -76,6 +76,8 @@ pub enum Broken {
     BadAddress,
     /// [`StackEnd::NotLongMode`].
     NotLongMode,
+    /// [`StackEnd::RuleFailed`].
+    RuleFailed,
     /// The track was running, but no function is known.
     NoFrames,
     /// The sample names a stack, or the stack a frame, that the recording does not hold.
@@ -92,6 +94,7 @@ impl Broken {
             StackEnd::NoUnwindInfo => Some(Broken::NoUnwindInfo),
             StackEnd::BadAddress => Some(Broken::BadAddress),
             StackEnd::NotLongMode => Some(Broken::NotLongMode),
+            StackEnd::RuleFailed => Some(Broken::RuleFailed),
         }
     }
 
@@ -102,6 +105,7 @@ impl Broken {
             Broken::NoUnwindInfo => "no unwind data: callers are missing",
             Broken::BadAddress => "bad address",
             Broken::NotLongMode => "not in 64-bit mode",
+            Broken::RuleFailed => "an unwind rule has no result",
             Broken::NoFrames => "no frames",
             Broken::Missing => "missing from the recording",
         }

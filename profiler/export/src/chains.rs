@@ -47,7 +47,7 @@ pub(crate) struct Chains<'a> {
 }
 
 /// Our roots, in the order in which they follow the frames.
-const ROOTS: [Kind; 14] = [
+const ROOTS: [Kind; 15] = [
     Kind::In(State::Spinning),
     Kind::In(State::Idle),
     Kind::In(State::NeverStarted),
@@ -60,6 +60,7 @@ const ROOTS: [Kind; 14] = [
     Kind::Broken(Broken::NoUnwindInfo),
     Kind::Broken(Broken::BadAddress),
     Kind::Broken(Broken::NotLongMode),
+    Kind::Broken(Broken::RuleFailed),
     Kind::Broken(Broken::NoFrames),
     Kind::Broken(Broken::Missing),
 ];

@@ -58,5 +58,7 @@ pub fn correction(space: &AddressSpace, registers: Registers, stack: &[u8], skid
     }
     // Within the call, so that the lookup finds the line of the call and not the one after it.
     let rip = return_address.wrapping_sub(1);
-    Correction::InCaller(Registers { rip, rsp: registers.rsp.wrapping_add(8), ..registers })
+    let mut caller = registers;
+    (caller.rip, caller.rsp) = (rip, registers.rsp.wrapping_add(8));
+    Correction::InCaller(caller)
 }

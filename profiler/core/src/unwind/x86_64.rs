@@ -5,17 +5,16 @@
 //! and at `ret` the frame pointer still or already belongs to the caller; in assembly without a
 //! frame it always does.
 
-use framehop::x86_64::{CacheX86_64, Reg, UnwindRegsX86_64};
-use framehop::{FrameAddress, Unwinder as _};
-
 use super::{AddressSpace, CallChain, DEPTH_MAX, Placed, StackMemory};
 use crate::arch::x86_64::Registers;
 use crate::arch::x86_64::orc::{OrcRegisters, OrcStep};
+use crate::cfi::registers::{RBP, RegisterFile};
+use crate::cfi::rule::{Failure, Rules, Step};
 use crate::model::StackEnd;
 
 /// Unwind rules that were used lately.
 #[derive(Default)]
-pub(crate) struct Cache(Box<CacheX86_64>);
+pub(crate) struct Cache(Rules);
 
 /// Unwinds from `registers` through pieces of memory.
 pub(crate) fn unwind(
@@ -24,16 +23,17 @@ pub(crate) fn unwind(
     registers: Registers,
     stack: StackMemory<'_>,
 ) -> CallChain {
-    let mut read = |address: u64| stack.word(address).ok_or(());
-    // Other registers are known only for a function that was interrupted.
-    let mut interrupted = None;
+    let mut read = |address: u64| stack.word(address);
+    let mut calls = Vec::new();
+    let mut frame = RegisterFile::of(&registers);
+    // Where Linux's own tables have led, with the place of the registers that they find for an interrupted function.
+    let mut by_orc = OrcRegisters::of(&registers);
+    // The frame's code was called away, and not interrupted: the call is in front of the instruction pointer.
+    let mut has_called = false;
     // The frame pointer was saved by a function; it is not an arbitrary value of the innermost one.
     let mut is_saved = false;
-    let mut calls = Vec::new();
-    let mut frame = FrameAddress::from_instruction_pointer(registers.rip);
-    let mut unwound = UnwindRegsX86_64::new(registers.rip, registers.rsp, registers.rbp);
     loop {
-        let (call, placed) = space.call(frame.address_for_lookup());
+        let (call, placed) = space.call(frame.ip().wrapping_sub(u64::from(has_called)));
         if placed.is_none() && !calls.is_empty() {
             return CallChain { calls, end: StackEnd::BadAddress };
         }
@@ -45,67 +45,46 @@ pub(crate) fn unwind(
             return CallChain { calls, end: StackEnd::TooDeep };
         }
         if let Some(orc) = placed.and_then(|placed| placed.image.orc.as_ref()) {
-            let known = OrcRegisters::new(unwound.ip(), unwound.get(Reg::RSP), unwound.get(Reg::RBP));
-            let mut caller = interrupted.take().unwrap_or(known);
-            let step = orc.step(call.address, &mut caller, &mut |address| stack.word(address));
-            (unwound, interrupted) = (UnwindRegsX86_64::new(caller.ip, caller.sp, caller.bp), Some(caller));
+            let step = orc.step(call.address, &mut by_orc, &mut read);
+            frame = RegisterFile::of_frame(by_orc.ip, by_orc.sp, by_orc.bp);
+            has_called = step == OrcStep::Caller;
             let end = match step {
-                OrcStep::Caller => match FrameAddress::from_return_address(caller.ip) {
-                    Some(next) => {
-                        frame = next;
-                        continue;
-                    }
-                    None => StackEnd::Complete,
-                },
-                OrcStep::Interrupted => {
-                    frame = FrameAddress::from_instruction_pointer(caller.ip);
-                    continue;
-                }
-                OrcStep::Start => StackEnd::Complete,
+                OrcStep::Caller | OrcStep::Interrupted if frame.ip() != 0 => continue,
+                OrcStep::Caller | OrcStep::Interrupted | OrcStep::Start => StackEnd::Complete,
                 OrcStep::CannotRead(address) => stack.end_at(address).unwrap_or(StackEnd::BadAddress),
                 OrcStep::Unknown => StackEnd::NoUnwindInfo,
             };
             return CallChain { calls, end };
         }
-        interrupted = None;
-        let by_eh = placed.is_some_and(|placed| placed.image.is_covered(call.address));
-        let covered = by_eh || placed.is_some_and(|placed| placed.image.is_covered_by_debug(call.address));
-        let next = if let Some(placed) = placed.filter(|_| covered) {
-            is_saved = true;
-            let tables = placed.image.tables();
-            let unwinder = if by_eh { &tables.eh } else { &tables.debug };
-            let linked = match frame {
-                FrameAddress::InstructionPointer(_) => Some(FrameAddress::from_instruction_pointer(call.address)),
-                FrameAddress::ReturnAddress(_) => FrameAddress::from_return_address(call.address.wrapping_add(1)),
-            };
-            let linked = linked.ok_or(framehop::Error::ReturnAddressIsNull);
-            linked.and_then(|linked| unwinder.unwind_frame(linked, &mut unwound, &mut cache.0, &mut read))
-        } else {
+        let by_table =
+            placed.and_then(|placed| cache.0.step(&placed.image, call.address, has_called, &mut frame, &mut read));
+        let is_covered = by_table.is_some();
+        let step = by_table.unwrap_or_else(|| {
             let innermost = placed.filter(|_| calls.len() == 1);
-            match innermost.and_then(|placed| caller_by_instruction(space, placed, &mut unwound, &mut read)) {
-                Some(next) => Ok(Some(next)),
-                None if unwound.get(Reg::RBP) == 0 && !is_saved => Err(framehop::Error::DidNotAdvance),
-                None => {
-                    is_saved = true;
-                    caller_by_frame_pointer(&mut unwound, &mut read)
+            let was_saved = std::mem::replace(&mut is_saved, true);
+            match innermost.and_then(|placed| caller_by_instruction(space, placed, &mut frame, &mut read)) {
+                Some(step) => {
+                    is_saved = false;
+                    Ok(step)
                 }
+                None if frame.bp() == 0 && !was_saved => Err(Failure::Rule),
+                None => caller_by_frame_pointer(&mut frame, &mut read),
             }
-        };
-        let end = match next {
-            Ok(Some(return_address)) => match FrameAddress::from_return_address(return_address) {
-                Some(next) => {
-                    frame = next;
-                    continue;
-                }
-                None => StackEnd::Complete,
-            },
-            Ok(None) | Err(framehop::Error::ReturnAddressIsNull) => StackEnd::Complete,
-            Err(framehop::Error::CouldNotReadStack(address)) => {
-                let otherwise = if covered { StackEnd::BadAddress } else { StackEnd::NoUnwindInfo };
+        });
+        is_saved |= is_covered;
+        let end = match step {
+            Ok(step @ (Step::Caller | Step::Interrupted)) => {
+                has_called = step == Step::Caller;
+                by_orc = OrcRegisters::new(frame.ip(), frame.sp(), frame.bp());
+                continue;
+            }
+            Ok(Step::End) => StackEnd::Complete,
+            Err(Failure::Unreadable(address)) => {
+                let otherwise = if is_covered { StackEnd::BadAddress } else { StackEnd::NoUnwindInfo };
                 stack.end_at(address).unwrap_or(otherwise)
             }
-            Err(_) if covered => StackEnd::BadAddress,
-            Err(_) => StackEnd::NoUnwindInfo,
+            Err(Failure::Rule) if is_covered => StackEnd::RuleFailed,
+            Err(Failure::Rule) => StackEnd::NoUnwindInfo,
         };
         return CallChain { calls, end };
     }
@@ -117,21 +96,20 @@ pub(crate) fn unwind(
 fn caller_by_instruction(
     space: &AddressSpace,
     placed: &Placed,
-    registers: &mut UnwindRegsX86_64,
-    read: &mut impl FnMut(u64) -> Result<u64, ()>,
-) -> Option<u64> {
+    frame: &mut RegisterFile,
+    read: &mut impl FnMut(u64) -> Option<u64>,
+) -> Option<Step> {
     const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
     const PUSH_RBP: u8 = 0x55;
     const RET: u8 = 0xc3;
     const MOV_RBP_RSP: [[u8; 3]; 2] = [[0x48, 0x89, 0xe5], [0x48, 0x8b, 0xec]];
-    let address = registers.ip();
+    let (address, stack_pointer) = (frame.ip(), frame.sp());
     let mut code = [0; ENDBR64.len()];
     let count = placed.image.code(address.wrapping_sub(placed.bias), &mut code);
     let code = &code[..count];
-    let stack_pointer = registers.get(Reg::RSP);
     let saved = MOV_RBP_RSP.iter().any(|instruction| code.starts_with(instruction));
     let at = if saved { stack_pointer.checked_add(8)? } else { stack_pointer };
-    let return_address = read(at).ok()?;
+    let return_address = read(at)?;
     let frameless = saved
         || matches!(code, [PUSH_RBP | RET, ..])
         || code.starts_with(&ENDBR64)
@@ -139,12 +117,9 @@ fn caller_by_instruction(
     if !frameless {
         return None;
     }
-    if saved {
-        registers.set(Reg::RBP, read(stack_pointer).ok()?);
-    }
-    registers.set(Reg::RSP, at.checked_add(8)?);
-    registers.set_ip(return_address);
-    Some(return_address)
+    let frame_pointer = if saved { read(stack_pointer)? } else { frame.bp() };
+    *frame = RegisterFile::of_frame(return_address, at.checked_add(8)?, frame_pointer);
+    Some(if return_address == 0 { Step::End } else { Step::Caller })
 }
 
 /// Whether `return_address` follows a direct call of the small function that `address` is in.
@@ -154,30 +129,26 @@ fn is_called_from(space: &AddressSpace, address: u64, return_address: u64) -> bo
     target_of_call_before(space, return_address).is_some_and(|target| address.wrapping_sub(target) < FUNCTION_BYTES_MAX)
 }
 
-/// The return address beside the saved frame pointer; `None` at the chain's end. framehop's own rule
-/// for an address without table treats the innermost function as one without frame, which is right
-/// for hand-written assembly and wrong for a compiler's code.
+/// The return address beside the saved frame pointer. The other registers are not known after it.
 ///
 /// A frame pointer that was saved as 0 marks the start of a thread. In an innermost function without a frame pointer,
 /// the register may have any value.
 fn caller_by_frame_pointer(
-    registers: &mut UnwindRegsX86_64,
-    read: &mut impl FnMut(u64) -> Result<u64, ()>,
-) -> Result<Option<u64>, framehop::Error> {
-    let frame = registers.get(Reg::RBP);
-    if frame == 0 {
-        return Ok(None);
+    frame: &mut RegisterFile,
+    read: &mut impl FnMut(u64) -> Option<u64>,
+) -> Result<Step, Failure> {
+    let pointer = frame.get(RBP).ok_or(Failure::Rule)?;
+    if pointer == 0 {
+        return Ok(Step::End);
     }
-    let stack_pointer = frame.checked_add(16).ok_or(framehop::Error::IntegerOverflow)?;
-    if stack_pointer <= registers.get(Reg::RSP) {
-        return Err(framehop::Error::FramepointerUnwindingMovedBackwards);
+    let stack_pointer = pointer.checked_add(16).ok_or(Failure::Rule)?;
+    if stack_pointer <= frame.sp() {
+        return Err(Failure::Rule);
     }
-    let mut read = |address| read(address).map_err(|()| framehop::Error::CouldNotReadStack(address));
-    let (caller_frame, return_address) = (read(frame)?, read(frame + 8)?);
-    registers.set(Reg::RSP, stack_pointer);
-    registers.set(Reg::RBP, caller_frame);
-    registers.set_ip(return_address);
-    Ok((return_address != 0).then_some(return_address))
+    let mut read = |address| read(address).ok_or(Failure::Unreadable(address));
+    let (caller_frame, return_address) = (read(pointer)?, read(pointer + 8)?);
+    *frame = RegisterFile::of_frame(return_address, stack_pointer, caller_frame);
+    Ok(if return_address == 0 { Step::End } else { Step::Caller })
 }
 
 /// The target of the direct call that ends at `address`, if there is one.

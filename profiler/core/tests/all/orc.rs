@@ -84,7 +84,7 @@ fn from_an_interrupted_function_to_the_entry_of_a_system_call_in_each_layout() {
             (52 * 8 + 16 * 8, 0x40_1000),
             (52 * 8 + 17 * 8, 0x33),
         ]);
-        let registers = Registers { rip: function(0) + bias, rsp: STACK, rbp: STACK + 50 * 8 };
+        let registers = Registers::new(function(0) + bias, STACK, STACK + 50 * 8);
         let chain = unwind(&space, registers, &memory);
         let addresses: Vec<u64> = chain.calls.iter().map(|call| call.address).collect();
         // Return addresses are looked up one byte before, that of the interrupted function is not.
@@ -115,11 +115,11 @@ fn a_module_of_a_kernel_has_tables_of_its_own() {
     // The first byte of a function, behind its `push`, and its last instruction; then its caller, whose own is not in the module.
     for (offset, pushed) in [(0, 0), (1, 8), (3, 0)] {
         let memory = words(&[(pushed, KERNEL + back), (pushed + 16, 0x1000)]);
-        let chain = unwind(&space, Registers { rip: KERNEL + inner + offset, rsp: STACK, rbp: 0 }, &memory);
+        let chain = unwind(&space, Registers::new(KERNEL + inner + offset, STACK, 0), &memory);
         let addresses: Vec<u64> = chain.calls.iter().map(|call| call.address).collect();
         assert_eq!((addresses, chain.end), (vec![inner + offset, back - 1], StackEnd::BadAddress), "{offset}");
     }
-    let chain = unwind(&space, Registers { rip: KERNEL + outer, rsp: STACK, rbp: 0 }, &words(&[(0, KERNEL + back)]));
+    let chain = unwind(&space, Registers::new(KERNEL + outer, STACK, 0), &words(&[(0, KERNEL + back)]));
     assert_eq!(chain.calls.len(), 2);
 }
 
@@ -158,7 +158,7 @@ fn an_interrupts_stack_leads_to_the_one_that_it_left() {
     space.add(KERNEL..KERNEL + 32, 0, 0, Arc::new(Image::of_map(&map, KERNEL..KERNEL + 32, Some(table))));
     let (task, memory) = (STACK + 0x10_0000, words(&[(0, STACK + 0x10_0000)]));
     let left = words(&[(0, function(1))]);
-    let registers = Registers { rip: function(0), rsp: STACK, rbp: 0 };
+    let registers = Registers::new(function(0), STACK, 0);
     let unwind = |pieces: &[(u64, Vec<u8>)]| {
         let chain = space.unwind(&mut UnwindCache::default(), &registers.into(), StackMemory(pieces));
         (chain.calls.len(), chain.end)
@@ -192,7 +192,7 @@ proptest! {
         let range = KERNEL..KERNEL + 0x1000;
         space.add(range.clone(), 0, 0, Arc::new(Image::of_map(&map, range, Some(Arc::new(table(&entries))))));
         let bytes: Vec<u8> = stack.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let registers = Registers { rip: function(rip), rsp: STACK, rbp: STACK + rbp * 8 };
+        let registers = Registers::new(function(rip), STACK, STACK + rbp * 8);
         let chain = unwind(&space, registers, &bytes);
         prop_assert!(!chain.calls.is_empty() && chain.calls.len() <= DEPTH_MAX);
     }

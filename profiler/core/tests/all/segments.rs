@@ -26,7 +26,7 @@ fn kernel() -> Event {
 }
 
 fn at(mode: Mode, width: Width, rip: u64, rbp: u64) -> Segment {
-    let registers = Registers { rip, rsp: 0x7000, rbp }.into();
+    let registers = Registers::new(rip, 0x7000, rbp).into();
     // A frame that returns into `start`.
     let words: [u64; 4] = [0, 0, 0, 0x1018];
     let stack = vec![(0x7000, words.iter().flat_map(|word| word.to_le_bytes()).collect())];

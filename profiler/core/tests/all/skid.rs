@@ -25,12 +25,12 @@ fn a_block_that_ends_with_a_call_or_a_return_has_its_own_time() {
     let return_address = caller + call as u64 + 5;
     let mut space = AddressSpace::default();
     space.add(image.linked_range(), 0, 0, image.clone());
-    let at = |rip| Registers { rip, rsp: 0x7000, rbp: 1 };
+    let at = |rip| Registers::new(rip, 0x7000, 1);
     let stack = |top: u64| [top.to_le_bytes(), [0; 8]].concat();
     let [stays, returned] = [false, true].map(|has_returned| Skid::NextBlock { has_returned });
 
     let entered = correction(&space, at(callee), &stack(return_address), stays);
-    assert_eq!(entered, Correction::InCaller(Registers { rip: return_address - 1, rsp: 0x7008, rbp: 1 }));
+    assert_eq!(entered, Correction::InCaller(Registers::new(return_address - 1, 0x7008, 1)));
     assert_eq!(correction(&space, at(return_address), &stack(0), returned), Correction::InCallee(callee));
 
     // A machine that stops anywhere, a word on the stack that is no return address of this call, a block

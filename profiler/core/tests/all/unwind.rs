@@ -39,7 +39,7 @@ impl Snapshot {
         let image = Arc::new(Image::parse(&bytes, &["a", "b", "c"]).unwrap());
         let mut space = AddressSpace::default();
         space.add(image.linked_range(), 0, 0, image.clone());
-        let registers = Registers { rip: words[0], rsp: words[1], rbp: words[2] };
+        let registers = Registers::new(words[0], words[1], words[2]);
         Some(Snapshot { registers, stack, space, symbols: Symbols::parse(&bytes).unwrap(), image })
     }
 
@@ -105,7 +105,7 @@ fn hostile_memory_and_registers_cost_a_bounded_time() {
         let bytes: Vec<u8> = stack.iter().flat_map(|word| word.to_le_bytes()).collect();
         for snapshot in [&with_tables, &with_pointers] {
             for rsp in [base, rsp] {
-                let chain = unwind_with(&snapshot.space, &mut cache.borrow_mut(), Registers { rip, rsp, rbp }, &bytes);
+                let chain = unwind_with(&snapshot.space, &mut cache.borrow_mut(), Registers::new(rip, rsp, rbp), &bytes);
                 prop_assert!(!chain.calls.is_empty() && chain.calls.len() <= DEPTH_MAX);
                 prop_assert_eq!(chain.end == StackEnd::TooDeep, chain.calls.len() == DEPTH_MAX);
             }
@@ -151,10 +151,10 @@ fn before_and_after_the_frame_is_set_up() {
     assert_eq!(code[..4], [0x55, 0x48, 0x89, 0xe5], "c starts with push rbp; mov rbp, rsp");
     let ret = start + code.iter().position(|byte| *byte == 0xc3).unwrap() as u64;
     let moments = [
-        ("at push", Registers { rip: start, rsp: frame + 8, rbp: caller }),
-        ("after push", Registers { rip: start + 1, rsp: frame, rbp: caller }),
-        ("after mov", Registers { rip: start + 4, rsp: frame, rbp: frame }),
-        ("at ret", Registers { rip: ret, rsp: frame + 8, rbp: caller }),
+        ("at push", Registers::new(start, frame + 8, caller)),
+        ("after push", Registers::new(start + 1, frame, caller)),
+        ("after mov", Registers::new(start + 4, frame, frame)),
+        ("at ret", Registers::new(ret, frame + 8, caller)),
     ];
     for (moment, registers) in moments {
         let chain = snapshot.unwind(registers);
@@ -190,7 +190,7 @@ fn a_chain_in_a_circle_and_wild_registers_end() {
         stack.extend((0x7000_0000 + (index + 1) * 16).to_le_bytes());
         stack.extend(inside.to_le_bytes());
     }
-    let registers = Registers { rip: inside, rsp: 0x7000_0000, rbp: 0x7000_0000 };
+    let registers = Registers::new(inside, 0x7000_0000, 0x7000_0000);
     let chain = unwind(&snapshot.space, registers, &stack);
     assert_eq!(chain.end, StackEnd::TooDeep);
     assert_eq!(chain.calls.len(), glass_profiler_core::unwind::DEPTH_MAX);
@@ -204,7 +204,7 @@ fn a_chain_in_a_circle_and_wild_registers_end() {
             Registers { rip: value, ..registers },
             Registers { rsp: value, ..registers },
             Registers { rbp: value, ..registers },
-            Registers { rip: value, rsp: value, rbp: value },
+            Registers::new(value, value, value),
         ] {
             unwind(&snapshot.space, registers, &stack);
         }

@@ -331,7 +331,7 @@ ffffffff8100c000 T _end
 
         fn state(&mut self, _vcpu: usize) -> Result<Option<CoreState>, GuestError> {
             Ok(Some(CoreState {
-                registers: Registers { rip: 0x40_1000, rsp: 0x7ffe_0000, rbp: 0 },
+                registers: Registers::new(0x40_1000, 0x7ffe_0000, 0),
                 paging: Paging { cr0: 1 << 31 | 1, cr3: 0x3806, cr4: 1 << 5, efer: Some(1 << 10) },
                 width: Width::Bits64,
                 is_privileged: false,

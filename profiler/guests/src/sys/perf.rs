@@ -30,8 +30,8 @@ const FLAG_MMAP2: u64 = 1 << 23;
 const FLAG_COMM_EXEC: u64 = 1 << 24;
 const FLAG_USE_CLOCKID: u64 = 1 << 25;
 
-/// Bits of rbp, rsp and rip in the kernel's numbering of x86 registers.
-const USER_REGISTERS: u64 = 1 << 6 | 1 << 7 | 1 << 8;
+/// The general registers and ip, as bits of the numbers that the kernel gives to registers of x86 (`enum perf_event_x86_regs`).
+const USER_REGISTERS: u64 = 0x1ff | 0xff << 16;
 
 const IOC_ENABLE: libc::c_ulong = 0x2400;
 const IOC_DISABLE: libc::c_ulong = 0x2401;

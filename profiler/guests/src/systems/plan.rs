@@ -210,7 +210,8 @@ impl CopyPlan {
                 [0, 1, 2, 3, 4].map(|at| u64::from_le_bytes(words[at]));
             let is_selector = |segment: u64, ring: u64| segment < 0x100 && segment & 3 == ring;
             if is_selector(code_segment, 3) && is_selector(stack_segment, 3) && self.has_code(rip) {
-                return Ok(Some(Registers { rip, rsp, rbp: service.rbp }));
+                // The service may have used the others.
+                return Ok(Some(Registers::new(rip, rsp, service.rbp)));
             }
             if !is_selector(code_segment, 0) {
                 break;

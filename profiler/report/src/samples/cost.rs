@@ -88,6 +88,7 @@ pub(crate) fn cards(profile: &Profile) -> [Card; 4] {
 fn why_broken(profile: &Profile) -> String {
     let known = [
         (StackEnd::NoUnwindInfo, "there is no unwind data: callers are missing"),
+        (StackEnd::RuleFailed, "the unwind data leads nowhere: it needs a register that is not known, or is damaged"),
         (StackEnd::NotLongMode, "code was not in 64-bit mode, and is not unwound"),
     ];
     let mut text = String::new();

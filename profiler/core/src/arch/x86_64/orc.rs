@@ -8,6 +8,8 @@
 
 use std::fmt;
 
+use super::{GENERAL, Registers};
+
 /// The most entries of a table; Debian's kernel 6.1 has 368,456.
 pub const ENTRIES_MAX: usize = 8 << 20;
 /// Bytes of an address in the table.
@@ -72,14 +74,46 @@ pub struct OrcRegisters {
     pub sp: u64,
     /// Frame pointer.
     pub bp: u64,
-    /// Address of the `struct pt_regs` that holds the others.
-    saved_at: Option<u64>,
+    others: Others,
+}
+
+/// The values of the registers that only a few entries name.
+#[derive(Debug, Clone, Copy, Default)]
+enum Others {
+    #[default]
+    Unknown,
+    /// In the `struct pt_regs` at this address.
+    SavedAt(u64),
+    /// Those of a sample, by their DWARF numbers.
+    Sampled([u64; GENERAL]),
+}
+
+impl Others {
+    /// The value of the register with a DWARF number, which is this far in `struct pt_regs`.
+    fn get(
+        &self,
+        number: usize,
+        saved_offset: u64,
+        word: &mut impl FnMut(u64) -> Result<u64, OrcStep>,
+    ) -> Result<u64, OrcStep> {
+        match self {
+            Others::Unknown => Err(OrcStep::Unknown),
+            Others::SavedAt(at) => word(at.wrapping_add(saved_offset)),
+            Others::Sampled(registers) => Ok(registers[number]),
+        }
+    }
 }
 
 impl OrcRegisters {
-    /// Those of a sampled core.
+    /// Those of a function that has called another.
     pub fn new(ip: u64, sp: u64, bp: u64) -> OrcRegisters {
-        OrcRegisters { ip, sp, bp, saved_at: None }
+        OrcRegisters { ip, sp, bp, others: Others::Unknown }
+    }
+
+    /// Those of a sampled core.
+    pub fn of(registers: &Registers) -> OrcRegisters {
+        let others = registers.general().map_or(Others::Unknown, Others::Sampled);
+        OrcRegisters { others, ..OrcRegisters::new(registers.rip, registers.rsp, registers.rbp) }
     }
 }
 
@@ -216,15 +250,14 @@ impl OrcTable {
         let mut word = |address: u64| read(address).ok_or(OrcStep::CannotRead(address));
         let sp_offset = i64::from(i16::from_le_bytes([entry[0], entry[1]]));
         let bp_offset = i64::from(i16::from_le_bytes([entry[2], entry[3]]));
-        let in_saved = |offset: u64| registers.saved_at.map(|at| at.wrapping_add(offset)).ok_or(OrcStep::Unknown);
         // The numbers are those of `ORC_REG_*`.
         let sp = match entry[4] & 15 {
-            2 => word(in_saved(saved::DX)?)?.wrapping_add_signed(sp_offset),
-            3 => word(in_saved(saved::DI)?)?.wrapping_add_signed(sp_offset),
+            2 => registers.others.get(1, saved::DX, &mut word)?.wrapping_add_signed(sp_offset),
+            3 => registers.others.get(5, saved::DI, &mut word)?.wrapping_add_signed(sp_offset),
             4 => registers.bp.wrapping_add_signed(sp_offset),
             5 => registers.sp.wrapping_add_signed(sp_offset),
-            6 => word(in_saved(saved::R10)?)?.wrapping_add_signed(sp_offset),
-            7 => word(in_saved(saved::R13)?)?.wrapping_add_signed(sp_offset),
+            6 => registers.others.get(10, saved::R10, &mut word)?.wrapping_add_signed(sp_offset),
+            7 => registers.others.get(13, saved::R13, &mut word)?.wrapping_add_signed(sp_offset),
             8 => word(registers.bp.wrapping_add_signed(sp_offset))?,
             9 => word(registers.sp)?.wrapping_add_signed(sp_offset),
             _ => return Err(OrcStep::Unknown),
@@ -234,7 +267,7 @@ impl OrcTable {
             Kind::Call => {
                 caller.ip = word(sp.wrapping_sub(8))?;
                 caller.sp = sp;
-                caller.saved_at = None;
+                caller.others = Others::Unknown;
                 if caller.sp <= registers.sp && entry[4] & 15 == 5 {
                     // The addresses of a stack must increase.
                     return Err(OrcStep::Unknown);
@@ -248,10 +281,10 @@ impl OrcTable {
                 }
                 caller.ip = word(frame)?;
                 caller.sp = word(frame.wrapping_add(24))?;
-                caller.saved_at = None;
+                caller.others = Others::Unknown;
                 if kind == Kind::Registers {
                     caller.bp = word(sp.wrapping_add(saved::BP))?;
-                    caller.saved_at = sp.checked_add(saved::BYTES).map(|_| sp);
+                    caller.others = sp.checked_add(saved::BYTES).map_or(Others::Unknown, |_| Others::SavedAt(sp));
                 }
             }
             Kind::Undefined | Kind::EndOfStack => return Err(OrcStep::Unknown),

@@ -1,6 +1,6 @@
 //! Registers from a gdbstub.
 
-use glass_profiler_core::arch::x86_64::Registers;
+use glass_profiler_core::arch::x86_64::{GENERAL, GENERAL_NAMES, Registers};
 use glass_profiler_core::arch::x86_64::mode::{CR0_PROTECTION, CodeSegment};
 use glass_profiler_core::arch::x86_64::paging::Paging;
 
@@ -16,8 +16,8 @@ pub(crate) fn hex_byte(high: u8, low: u8) -> Option<u8> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layout {
     rip: usize,
-    rsp: usize,
-    rbp: usize,
+    /// The general registers by their DWARF numbers.
+    general: [usize; GENERAL],
     cs: usize,
     cr0: usize,
     cr3: usize,
@@ -34,10 +34,13 @@ impl Layout {
             Some(registers[..index].iter().map(|(_, bytes)| bytes).sum())
         };
         let offset = |name| offset_of(name, 8);
+        let mut general = [0; GENERAL];
+        for (place, name) in general.iter_mut().zip(GENERAL_NAMES) {
+            *place = offset(name)?;
+        }
         Some(Layout {
             rip: offset("rip")?,
-            rsp: offset("rsp")?,
-            rbp: offset("rbp")?,
+            general,
             cs: offset_of("cs", 4)?,
             cr0: offset("cr0")?,
             cr3: offset("cr3")?,
@@ -56,7 +59,11 @@ impl Layout {
             Some(value)
         };
         let word = |offset| value(offset, 8);
-        let registers = Registers { rip: word(self.rip)?, rsp: word(self.rsp)?, rbp: word(self.rbp)? };
+        let mut general = [0; GENERAL];
+        for (value, place) in general.iter_mut().zip(self.general) {
+            *value = word(place)?;
+        }
+        let registers = Registers::of_all(word(self.rip)?, general);
         let efer = self.efer.and_then(word);
         let paging = Paging { cr0: word(self.cr0)?, cr3: word(self.cr3)?, cr4: word(self.cr4)?, efer };
         // QEMU does not send descriptors.

@@ -18,8 +18,8 @@ pub(crate) const EXIT_HALT: u32 = 5;
 const GENERAL_BYTES: usize = 18 * 8;
 const SYSTEM_BYTES: usize = 312;
 
-const RSP: usize = GENERAL + 6 * 8;
-const RBP: usize = GENERAL + 7 * 8;
+/// The order of `struct kvm_regs`, as DWARF numbers: rax, rbx, rcx, rdx, rsi, rdi, rsp, rbp, r8 to r15.
+pub(crate) const ORDER: [usize; 16] = [0, 3, 2, 1, 4, 5, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15];
 const RIP: usize = GENERAL + 16 * 8;
 /// Segments begin with their base.
 const CS_BASE: usize = SYSTEM;
@@ -38,7 +38,11 @@ const EFER: usize = CR0 + 40;
 /// Reads the page up to the end of the registers.
 pub(crate) fn parse(bytes: &[u8; END]) -> CoreState {
     let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|index| bytes[at + index]));
-    let registers = Registers { rip: word(RIP), rsp: word(RSP), rbp: word(RBP) };
+    let mut general = [0; ORDER.len()];
+    for (index, number) in ORDER.into_iter().enumerate() {
+        general[number] = word(GENERAL + index * 8);
+    }
+    let registers = Registers::of_all(word(RIP), general);
     let paging = Paging { cr0: word(CR0), cr3: word(CR3), cr4: word(CR4), efer: Some(word(EFER)) };
     let code = CodeSegment {
         selector: u16::from_le_bytes([bytes[CS_SELECTOR], bytes[CS_SELECTOR + 1]]),
@@ -69,7 +73,7 @@ mod tests {
         // A selector of level 3, the descriptor's bit L.
         (bytes[460], bytes[467]) = (0x33, 1);
         let core = parse(&bytes);
-        assert_eq!(core.registers, Registers { rsp: 1, rbp: 2, rip: 3 });
+        assert_eq!(core.registers, Registers::new(3, 1, 2));
         assert_eq!(core.interrupt_table, Some(6));
         assert_eq!(core.paging, Paging { cr0: 0x8000_0001, cr3: 5, cr4: 1 << 5, efer: Some(1 << 10) });
         assert_eq!((core.width, core.is_privileged, core.is_at_reset), (Width::Bits64, false, false));
@@ -84,7 +88,7 @@ mod tests {
         bytes[432..440].copy_from_slice(&0xfff0u64.to_le_bytes());
         bytes[568..576].copy_from_slice(&0x100u64.to_le_bytes());
         let core = parse(&bytes);
-        assert_eq!(core.registers, Registers { rsp: 0x101, rbp: 0x102, rip: 0xffff_fff0 });
+        assert_eq!(core.registers, Registers::new(0xffff_fff0, 0x101, 0x102));
         assert_eq!((core.width, core.is_privileged, core.is_at_reset), (Width::Bits16, true, true));
         bytes[432] = 0;
         assert!(!parse(&bytes).is_at_reset);

@@ -15,6 +15,8 @@ use glass_profiler_core::arch::x86_64::mode::{CR0_PROTECTION, CodeSegment};
 use glass_profiler_core::arch::x86_64::paging::Paging;
 
 use super::CoreState;
+// QEMU has the registers in the order in which KVM has them.
+use super::kvm::ORDER;
 
 const CODE_SEGMENT: usize = 152;
 const STACK_SEGMENT: usize = 152 + 5 * 24;
@@ -30,7 +32,11 @@ pub(crate) fn parse_state(bytes: &[u8]) -> Option<CoreState> {
     if half(0)? != 1 || (half(4)? as usize) > bytes.len() {
         return None;
     }
-    let registers = Registers { rip: word(136)?, rsp: word(8 + 6 * 8)?, rbp: word(8 + 7 * 8)? };
+    let mut general = [0; ORDER.len()];
+    for (index, number) in ORDER.into_iter().enumerate() {
+        general[number] = word(8 + index * 8)?;
+    }
+    let registers = Registers::of_all(word(136)?, general);
     let paging = Paging { cr0: word(392)?, cr3: word(392 + 3 * 8)?, cr4: word(392 + 4 * 8)?, efer: None };
     let (selector, flags) = (half(CODE_SEGMENT)? as u16, half(CODE_SEGMENT + 8)?);
     let code = CodeSegment {
@@ -61,7 +67,7 @@ mod tests {
             set(at, value);
         }
         let state = parse_state(&bytes).unwrap();
-        assert_eq!(state.registers, Registers { rsp: 1, rbp: 2, rip: 3 });
+        assert_eq!(state.registers, Registers::new(3, 1, 2));
         assert_eq!(state.paging, Paging { cr0: 1 << 31 | 1, cr3: 5, cr4: 1 << 5, efer: None });
         assert_eq!((state.width, state.is_privileged, state.is_at_reset), (Width::Bits64, false, false));
         assert_eq!(parse_state(&bytes[..431]), None);

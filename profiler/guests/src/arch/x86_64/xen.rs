@@ -4,12 +4,14 @@
 //! | in `vcpu_guest_context` | offset | bytes |
 //! |---|---|---|
 //! | `flags` | 512 | 8 |
-//! | `user_regs`: `rbp`, `rip`, `cs`, `rsp` | 552, 648, 656, 672 | 8, 8, 2, 8 |
+//! | `user_regs`: `r15` to `r12`, `rbp`, `rbx`, `r11` to `r8`, `rax`, `rcx`, `rdx`, `rsi`, `rdi` | 520 | 15 x 8 |
+//! | `rip`, `cs`, `rsp` | 648, 656, 672 | 8, 2, 8 |
 //! | `ctrlreg[3]`: where the page tables are | 5008 | 8 |
 //!
 //! | in `hvm_hw_cpu` | offset | bytes |
 //! |---|---|---|
-//! | `rbp`, `rsp`, `rip` | 544, 568, 640 | 8 each |
+//! | `rax`, `rbx`, `rcx`, `rdx`, `rbp`, `rsi`, `rdi`, `rsp`, `r8` to `r15` | 512 | 16 x 8 |
+//! | `rip` | 640 | 8 |
 //! | `cr0`, `cr3`, `cr4` | 656, 672, 680 | 8 each |
 //! | `cs_sel` | 736 | 4 |
 //! | `cs_base`, `ss_base` | 808, 848 | 8 each |
@@ -33,11 +35,22 @@ const ATTRIBUTE_32_BIT: u32 = 1 << 10;
 const CR0: u64 = 1 << 31 | CR0_PROTECTION;
 const CR4_PHYSICAL_EXTENSION: u64 = 1 << 5;
 const EFER_LONG_MODE_ACTIVE: u64 = 1 << 10;
+/// Where the general registers are, and their order as DWARF numbers.
+const CONTEXT_GENERAL: usize = 520;
+const CONTEXT_ORDER: [usize; 15] = [15, 14, 13, 12, 6, 3, 11, 10, 9, 8, 0, 2, 1, 4, 5];
+const CONTEXT_RSP: usize = 672;
+const RSP: usize = 7;
+const HVM_GENERAL: usize = 512;
+const HVM_ORDER: [usize; 16] = [0, 3, 2, 1, 6, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 
 /// The registers of a vCPU of a paravirtualized guest of 64 bits. `word` returns the 8 bytes at an offset.
 pub(crate) fn parse_context(word: impl Fn(usize) -> u64) -> CoreState {
-    let (rsp, rbp) = stack_of_context(&word);
-    let registers = Registers { rip: word(648), rsp, rbp };
+    let mut general = [0; 16];
+    for (index, number) in CONTEXT_ORDER.into_iter().enumerate() {
+        general[number] = word(CONTEXT_GENERAL + index * 8);
+    }
+    general[RSP] = word(CONTEXT_RSP);
+    let registers = Registers::of_all(word(648), general);
     let paging = Paging { cr0: CR0, cr3: word(5008), cr4: CR4_PHYSICAL_EXTENSION, efer: Some(EFER_LONG_MODE_ACTIVE) };
     let selector = word(656) as u16;
     let is_long = !SELECTORS_OF_32_BITS.contains(&selector);
@@ -48,8 +61,11 @@ pub(crate) fn parse_context(word: impl Fn(usize) -> u64) -> CoreState {
 
 /// The registers of a vCPU of a guest that Xen runs by the processor's virtualization (PVH and HVM). `word` returns the 8 bytes at an offset.
 pub(crate) fn parse_hvm_context(word: impl Fn(usize) -> u64) -> CoreState {
-    let (rsp, rbp, _) = stack_of_hvm_context(&word);
-    let registers = Registers { rip: word(640), rsp, rbp };
+    let mut general = [0; HVM_ORDER.len()];
+    for (index, number) in HVM_ORDER.into_iter().enumerate() {
+        general[number] = word(HVM_GENERAL + index * 8);
+    }
+    let registers = Registers::of_all(word(640), general);
     let paging = Paging { cr0: word(656), cr3: word(672), cr4: word(680), efer: Some(word(992)) };
     let (selector, attributes) = (word(736) as u16, word(888) as u32);
     let code = CodeSegment {
@@ -64,7 +80,7 @@ pub(crate) fn parse_hvm_context(word: impl Fn(usize) -> u64) -> CoreState {
 /// The stack pointer and the frame pointer that [`parse_context`] finds.
 #[inline(always)]
 pub(crate) fn stack_of_context(word: impl Fn(usize) -> u64) -> (u64, u64) {
-    (word(672), word(552))
+    (word(CONTEXT_RSP), word(552))
 }
 
 /// The stack pointer and the frame pointer of a guest in 64-bit mode that [`parse_hvm_context`] finds, and whether it runs in ring 0.
@@ -90,7 +106,7 @@ mod tests {
             bytes[at] = value;
         }
         let core = parse_context(words(&bytes));
-        assert_eq!(core.registers, Registers { rip: 3, rsp: 1, rbp: 2 });
+        assert_eq!(core.registers, Registers::new(3, 1, 2));
         assert_eq!((core.paging.cr3, core.width, core.is_privileged), (5, Width::Bits64, true));
         (bytes[512], bytes[656]) = (0, 0x23);
         let core = parse_context(words(&bytes));
@@ -108,12 +124,12 @@ mod tests {
             bytes[at] = value;
         }
         let core = parse_hvm_context(words(&bytes));
-        assert_eq!(core.registers, Registers { rip: 3, rsp: 1, rbp: 2 });
+        assert_eq!(core.registers, Registers::new(3, 1, 2));
         assert_eq!(core.paging, Paging { cr0: 1 << 31 | 1, cr3: 5, cr4: 1 << 5, efer: Some(0x500) });
         assert_eq!((core.width, core.is_privileged), (Width::Bits64, true));
         // As PVH begins: protected mode without paging, where addresses count from the segments' bases.
         (bytes[659], bytes[993], bytes[889]) = (0, 0, 0xc);
         let core = parse_hvm_context(words(&bytes));
-        assert_eq!((core.width, core.registers), (Width::Bits32, Registers { rip: 10, rsp: 10, rbp: 11 }));
+        assert_eq!((core.width, core.registers), (Width::Bits32, Registers::new(10, 10, 11)));
     }
 }

@@ -104,13 +104,13 @@ mod tests {
         }
         // Each register's lowest byte is its place in the description.
         let core = layout.registers(digits.as_bytes()).unwrap();
-        assert_eq!(core.registers, Registers { rbp: 1, rsp: 2, rip: 4 });
+        assert_eq!(core.registers, Registers::new(4, 2, 1));
         assert_eq!(core.paging, Paging { cr0: 5, cr3: 6, cr4: 7, efer: None });
         assert_eq!((core.width, core.is_privileged), (Width::Bits32, false));
         // CR0 without protection: real mode.
         let real = digits.replace("0500000000000000", "0400000000000000");
         let core = layout.registers(real.as_bytes()).unwrap();
-        assert_eq!(core.registers, Registers { rbp: 1, rsp: 2, rip: 0x34 });
+        assert_eq!(core.registers, Registers::new(0x34, 2, 1));
         assert_eq!((core.width, core.is_privileged, core.is_at_reset), (Width::Bits16, true, false));
         // One that waits to be started: this selector and this instruction pointer.
         let waits = |selector: &str, rip: &str| {

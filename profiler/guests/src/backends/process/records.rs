@@ -1,7 +1,7 @@
 //! The kernel's records, and their order: each CPU has a buffer of its own.
 
 use glass_profiler_core::arch::Width;
-use glass_profiler_core::arch::x86_64::Registers;
+use glass_profiler_core::arch::x86_64::{GENERAL, Registers};
 use glass_profiler_core::event::{Event, FileIdentity, Mapping, Placement, RawSample, Segment};
 use glass_profiler_core::guest::Mode;
 use glass_profiler_core::model::State;
@@ -20,6 +20,9 @@ const SAMPLE: u32 = 9;
 
 const MISC_MODE_MASK: u16 = 7;
 const MISC_MODE_KERNEL: u16 = 1;
+/// The order in which the kernel has the first registers (`enum perf_event_x86_regs`), as DWARF numbers: ax, bx, cx, dx, si, di, bp, sp.
+/// They are followed by ip, and r8 to r15.
+const REGISTERS_BEFORE_IP: [usize; 8] = [0, 3, 2, 1, 4, 5, 6, 7];
 /// `PERF_SAMPLE_REGS_ABI_32`: the thread runs code of 32 bits.
 const ABI_32: u64 = 1;
 const MISC_COMM_EXEC: u16 = 1 << 13;
@@ -158,9 +161,16 @@ impl Record {
         let mut user = None;
         // A kernel thread, or one that is just ending, has none.
         if registers_abi != 0 {
-            let (rbp, rsp, rip) = (fields.word()?, fields.word()?, fields.word()?);
+            let mut general = [0; GENERAL];
+            for number in REGISTERS_BEFORE_IP {
+                general[number] = fields.word()?;
+            }
+            let rip = fields.word()?;
+            for value in &mut general[REGISTERS_BEFORE_IP.len()..] {
+                *value = fields.word()?;
+            }
             let width = if registers_abi == ABI_32 { Width::Bits32 } else { Width::Bits64 };
-            user = Some((Registers { rip, rsp, rbp }, width));
+            user = Some((Registers::of_all(rip, general), width));
         }
         let stack_bytes = usize::try_from(fields.word()?).ok()?;
         let mut stack = Vec::new();
@@ -285,7 +295,9 @@ mod tests {
         body.extend(7u32.to_le_bytes());
         body.extend(tid.to_le_bytes());
         let chain = [4, CONTEXT_KERNEL, 0xffff_ffff_8100_0008, 0xffff_ffff_8100_0108, -512i64 as u64];
-        for word in [time_ns].into_iter().chain(chain).chain([2, 0xb, 0x7000, 0x401000, 16, 1, 2, 8]) {
+        for word in [time_ns].into_iter().chain(chain).chain([2, 100, 103, 102, 101, 104, 105, 0xb, 0x7000, 0x401000])
+            .chain(108..116)
+            .chain([16, 1, 2, 8]) {
             body.extend(word.to_le_bytes());
         }
         record(SAMPLE, 1, &body)
@@ -294,7 +306,9 @@ mod tests {
     #[test]
     fn a_sample_has_registers_and_the_valid_part_of_the_stack() {
         let parsed = Record::parse(&sample(99, 8)).unwrap();
-        let user = Some((Registers { rip: 0x401000, rsp: 0x7000, rbp: 0xb }, Width::Bits64));
+        let mut general: [u64; GENERAL] = std::array::from_fn(|number| 100 + number as u64);
+        (general[6], general[7]) = (0xb, 0x7000);
+        let user = Some((Registers::of_all(0x401000, general), Width::Bits64));
         let stack = 1u64.to_le_bytes().to_vec();
         assert_eq!(parsed.time_ns, 99);
         let chain = vec![0xffff_ffff_8100_0008, 0xffff_ffff_8100_0108];

@@ -3,8 +3,7 @@
 //! The reader may have been taken over by what it reads, so the holder checks each request: it has a length that is bounded, and names
 //! nothing but vCPUs, memories and addresses of the VM that the holder was started for.
 
-use glass_profiler_core::arch::Width;
-use glass_profiler_core::arch::x86_64::Registers;
+use glass_profiler_core::arch::{Registers, Width, x86_64};
 use glass_profiler_core::arch::x86_64::paging::Paging;
 use glass_profiler_core::event::{Event, RawSample, Segment, Skid};
 use glass_profiler_core::guest::{Mode, SpaceId, ThreadId};
@@ -78,13 +77,20 @@ fn read_paging(reader: &mut Reader) -> Option<Paging> {
     Some(Paging { cr0, cr3, cr4, efer: reader.perhaps()? })
 }
 
-fn write_registers(writer: Writer, registers: &Registers) -> Writer {
-    writer.words(&[registers.rip, registers.rsp, registers.rbp])
+fn write_registers(writer: Writer, registers: &x86_64::Registers) -> Writer {
+    let writer = writer.words(&[registers.rip, registers.rsp, registers.rbp]);
+    match registers.general() {
+        Some(general) => writer.flag(true).words(&general),
+        None => writer.flag(false),
+    }
 }
 
-fn read_registers(reader: &mut Reader) -> Option<Registers> {
+fn read_registers(reader: &mut Reader) -> Option<x86_64::Registers> {
     let [rip, rsp, rbp] = reader.words()?;
-    Some(Registers { rip, rsp, rbp })
+    Some(match reader.flag()? {
+        true => x86_64::Registers::of_all(rip, reader.words()?),
+        false => x86_64::Registers::new(rip, rsp, rbp),
+    })
 }
 
 /// The number of a value in a list of all.
@@ -160,8 +166,8 @@ fn write_segment(writer: Writer, segment: &Segment) -> Writer {
     let registers = &segment.registers;
     let writer = writer.number(segment.space.0).byte(number_of(&MODES, &segment.mode));
     let writer = writer.byte(number_of(&WIDTHS, &segment.width));
-    let writer = writer.words(&[registers.ip(), registers.sp(), registers.fp()]);
-    writer.list(&segment.stack, |writer, (address, bytes)| writer.word(*address).bytes(bytes))
+    let Registers::X86_64(registers) = registers;
+    write_registers(writer, registers).list(&segment.stack, |writer, (address, bytes)| writer.word(*address).bytes(bytes))
 }
 
 fn read_segment(reader: &mut Reader) -> Option<Segment> {
@@ -264,7 +270,7 @@ mod tests {
 
     fn state() -> CoreState {
         CoreState {
-            registers: Registers { rip: 1, rsp: 2, rbp: u64::MAX },
+            registers: x86_64::Registers::of_all(1, [u64::MAX, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]),
             paging: Paging { cr0: 3, cr3: 4, cr4: 5, efer: Some(6) },
             width: Width::Bits32,
             is_privileged: true,

@@ -58,7 +58,7 @@ impl Gdb {
             let bytes = (0..8).rev().map(|byte| &digits[index * 16 + byte * 2..][..2]).collect::<String>();
             u64::from_str_radix(&bytes, 16).unwrap()
         };
-        Registers { rip: word(16), rsp: word(7), rbp: word(6) }
+        Registers::new(word(16), word(7), word(6))
     }
 
     pub fn memory(&mut self, address: u64, bytes: usize) -> Vec<u8> {

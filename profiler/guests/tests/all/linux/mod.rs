@@ -163,7 +163,7 @@ fn kernel_stacks_of_a_linux_by_its_map_alone() {
         // Where a function begins, its return address is on top of the stack.
         let mut space = AddressSpace::default();
         space.add(base..base + 0x10_0000, base, 0, image.clone());
-        let registers = Registers { rip: address, rsp: 0x1000, rbp: 0 };
+        let registers = Registers::new(address, 0x1000, 0);
         let top = (0x1000, [address + 1, 0].map(u64::to_le_bytes).concat());
         let chain = space.unwind(&mut UnwindCache::default(), &registers.into(), StackMemory(&[top]));
         assert_eq!(chain.calls.get(1).map(|call| call.address), Some(address - base), "{name}");
