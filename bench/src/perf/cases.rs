@@ -19,7 +19,7 @@ const WARM_UP: Duration = Duration::from_secs(3);
 /// How long a profiler may take in addition to its recording time.
 const PATIENCE: Duration = Duration::from_secs(240);
 const CPP: &str = include_str!("programs/mix.cpp");
-const GO: &str = include_str!("programs/mix.go");
+pub(super) const GO: &str = include_str!("programs/mix.go");
 const JAVASCRIPT: &str = include_str!("programs/mix.js");
 const RUST: &str = include_str!("programs/mix.rs");
 /// Generates functions and names them in a perf map, as runtimes do that are not installed.
@@ -64,7 +64,7 @@ pub(super) fn obstacle() -> Option<String> {
 }
 
 /// Runs a compiler or another tool; fails with what it printed. `None` if there is none.
-fn tool(program: &str, arguments: &[&dyn AsRef<OsStr>], folder: &Path) -> Result<Option<()>> {
+pub(super) fn tool(program: &str, arguments: &[&dyn AsRef<OsStr>], folder: &Path) -> Result<Option<()>> {
     let mut command = Command::new(program);
     // Go's build cache is there too.
     command.args(arguments).current_dir(folder).env("GOCACHE", folder.join("go-cache")).stdin(Stdio::null());

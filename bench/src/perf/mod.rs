@@ -6,6 +6,7 @@
 mod cases;
 mod names;
 mod shares;
+mod stacks;
 
 use std::process::Command;
 
@@ -41,6 +42,8 @@ pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
             }
         }
     }
+    stacks::run(outcome, run)?;
+    run.figures(outcome);
     outcome.note(format!(
         "difference: the largest of the {TOP} hottest functions of either profiler, in points of all samples in user space; it may be 5 standard errors + 1 point (`allowed`)"
     ));

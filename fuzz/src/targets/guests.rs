@@ -445,7 +445,7 @@ impl Target for Dumps {
             let mut sink = |event| samples += u64::from(matches!(event, Event::Sample(_)));
             let announced = vm.announce(&mut sink);
             if announced.is_ok() && vm.collect(Duration::ZERO, &mut sink).is_ok() {
-                assert_eq!(samples, vm.counts().wanted);
+                assert_eq!(samples, vm.counts().expected());
             }
         }
     }

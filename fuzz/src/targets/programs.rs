@@ -21,7 +21,7 @@ const STACK: u64 = 0x7fff_0000_0000;
 
 /// Unwinds from an address of code, over a stack whose words are addresses of code and of the stack itself.
 fn unwind(space: &AddressSpace, cache: &mut UnwindCache, rip: u64, rbp: u64, stack: &[u8]) {
-    let registers = Registers { rip, rsp: STACK, rbp }.into();
+    let registers = Registers::new(rip, STACK, rbp).into();
     let pieces = [(STACK, stack.to_vec()), (STACK + (1 << 30), stack.to_vec())];
     for memory in [&pieces[..1], &pieces] {
         let chain = space.unwind(cache, &registers, StackMemory(memory));

@@ -85,7 +85,7 @@ fn report(input: &[u8]) {
     let Ok(recording) = open(input, &mut NoFiles) else { return };
     let profile = &recording.profile;
     let _ = glass_profiler_report::text_with_tree(profile, 20, 0.1);
-    let _ = glass_profiler_report::difference_text(profile, &HONEST, 20);
+    let _ = glass_profiler_report::difference_text(&[profile], &[&HONEST], 20);
     assert!(glass_profiler_report::difference_html(&HONEST, profile).ends_with("</html>\n"));
     if recording.trace.is_empty() {
         assert!(glass_profiler_report::html(profile).ends_with("</html>\n"));

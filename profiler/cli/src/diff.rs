@@ -1,9 +1,9 @@
-//! `glass diff`: compares two recordings, as a page or as a table.
+//! `glass diff`: compares recordings, as a page or as a table.
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail};
 use glass_profiler_core::format::count;
 use glass_profiler_core::model::{Profile, State};
 use glass_profiler_core::trace::{self, model::Trace};
@@ -15,17 +15,22 @@ use crate::files;
 /// Functions in the table that goes to the terminal.
 const ROWS_DEFAULT: usize = 30;
 
-/// Compares two recordings: where B spends more of its time than A, and where less.
+/// Compares recordings: where B spends more of its time than A, and where less.
 ///
 /// Shares are relative to the running samples of each recording, so duration and rate do not matter. Traces are compared by the median and
 /// p99 of their spans, waits and device requests. Each change comes with its statistical noise: `~` marks a change
-/// within two standard errors, `?` one within 3.5.
+/// within it, `?` one that may be chance among many.
+///
+/// Runs of one program differ, too. Several recordings a side show by how much: `glass diff A1 A2 A3 -- B1 B2 B3`.
 #[derive(clap::Args)]
+#[command(override_usage = "glass diff [OPTIONS] A B\n       glass diff [OPTIONS] A1 A2 ... -- B1 B2 ...")]
 pub struct Args {
-    /// The recording from before the change.
-    a: PathBuf,
-    /// The recording from after it.
-    b: PathBuf,
+    /// The recording from before the change, and the one from after it; or several from before.
+    #[arg(required = true, value_name = "A")]
+    a: Vec<PathBuf>,
+    /// Several recordings from after the change.
+    #[arg(last = true, value_name = "B")]
+    b: Vec<PathBuf>,
     /// Where to write the page.
     #[arg(short, long, value_name = "FILE", default_value = "diff.html")]
     output: PathBuf,
@@ -40,23 +45,23 @@ pub struct Args {
 /// Writes the page or prints the table.
 pub fn run(arguments: Args) -> Result<()> {
     let output = &arguments.output;
+    let (a, b) = match (&arguments.a[..], &arguments.b[..]) {
+        ([a, b], []) => (std::slice::from_ref(a), std::slice::from_ref(b)),
+        (_, []) => bail!("give two recordings (glass diff A B), or those of each side (glass diff A1 A2 -- B1 B2)"),
+        sides => sides,
+    };
     if !arguments.text {
-        [&arguments.a, &arguments.b].into_iter().try_for_each(|file| files::ensure_other(file, output, "recording"))?;
+        a.iter().chain(b).try_for_each(|file| files::ensure_other(file, output, "recording"))?;
     }
-    let [a, b] = [&arguments.a, &arguments.b].map(|file| read(file));
-    let (a, b) = (a?, b?);
-    let has_samples = a.has_running() && b.has_running();
-    let has_traces = a.trace.is_some() && b.trace.is_some();
-    ensure!(
-        has_samples || has_traces,
-        "{} and {} have neither samples of running code nor traces to compare: record both for longer, or while they work",
-        arguments.a.display(),
-        arguments.b.display()
-    );
+    let (a, b) = (Compared::read(a)?, Compared::read(b)?);
+    let (has_samples, has_traces) = (a.has_running() && b.has_running(), a.trace.is_some() && b.trace.is_some());
+    if !has_samples && !has_traces {
+        bail!("there is nothing to compare: {} {}, {} {}", a.names, a.has(), b.names, b.has());
+    }
     if arguments.text {
         let mut out = String::new();
         if has_samples {
-            out.push_str(&glass_profiler_report::difference_text(&a.profile, &b.profile, arguments.rows));
+            out.push_str(&glass_profiler_report::difference_text(&a.profiles(), &b.profiles(), arguments.rows));
         }
         if let (Some(a), Some(b)) = (&a.trace, &b.trace) {
             out.push_str(if has_samples { "\n" } else { "" });
@@ -73,32 +78,58 @@ pub fn run(arguments: Args) -> Result<()> {
     Ok(())
 }
 
-/// A recording that is compared.
+/// The recordings of one side.
 struct Compared {
-    profile: Profile,
+    profiles: Vec<Profile>,
+    /// Of the only recording. How much traces of several runs differ is not compared.
     trace: Option<Trace>,
+    /// The names of their files.
+    names: String,
 }
 
 impl Compared {
+    fn read(paths: &[PathBuf]) -> Result<Compared> {
+        let (mut profiles, mut traced) = (Vec::new(), None);
+        for path in paths {
+            let (_, recording) = files::open(path)?;
+            traced = Some(recording.trace).filter(|trace| !trace.is_empty() && paths.len() == 1);
+            profiles.push(recording.profile);
+        }
+        let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        Ok(Compared { profiles, trace: traced.map(|trace| trace::build(&trace)), names: names.join(", ") })
+    }
+
+    /// Whether each recording has samples of running code.
     fn has_running(&self) -> bool {
-        self.profile.samples.iter().any(|sample| sample.state == State::Running)
+        let is_running = |profile: &Profile| profile.samples.iter().any(|sample| sample.state == State::Running);
+        self.profiles.iter().all(is_running)
+    }
+
+    /// What there is, for one who expects something else.
+    fn has(&self) -> &'static str {
+        match (self.has_running(), self.trace.is_some()) {
+            (true, true) => "has samples and a trace",
+            (true, false) if self.profiles.len() > 1 => "have samples (traces are compared one with one)",
+            (true, false) => "has samples of running code and no trace",
+            (false, true) => "has a trace and no samples of running code",
+            (false, false) => "has no samples of running code (record for longer, or while it works)",
+        }
+    }
+
+    fn profiles(&self) -> Vec<&Profile> {
+        self.profiles.iter().collect()
     }
 
     fn side(&self) -> Side<'_> {
-        Side { profile: &self.profile, trace: self.trace.as_ref() }
+        Side { profiles: self.profiles(), trace: self.trace.as_ref() }
     }
 
     /// "1,024 samples", "1,829 events".
     fn described(&self) -> String {
+        let samples = self.profiles.iter().map(|profile| profile.samples.len() as u64).sum::<u64>();
         match &self.trace {
-            Some(trace) if self.profile.samples.is_empty() => format!("{} events", count(trace.event_count)),
-            _ => format!("{} samples", count(self.profile.samples.len() as u64)),
+            Some(trace) if samples == 0 => format!("{} events", count(trace.event_count)),
+            _ => format!("{} samples", count(samples)),
         }
     }
-}
-
-fn read(path: &Path) -> Result<Compared> {
-    let (_, recording) = files::open(path)?;
-    let trace = (!recording.trace.is_empty()).then(|| trace::build(&recording.trace));
-    Ok(Compared { profile: recording.profile, trace })
 }

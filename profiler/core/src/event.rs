@@ -103,7 +103,7 @@ pub enum Placement {
 pub enum Event {
     /// A guest, or its new name. The first of a source is the one that the user selected.
     Guest(Guest),
-    /// A process that a guest runs, or more of its programs (`exec`).
+    /// A process, or more of its programs (`exec`). Their times are `CLOCK_MONOTONIC` here, as those of samples.
     Process(Process),
     /// A thread of such a process, or its new name.
     Thread(Thread),

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use crate::durations::Durations;
 use crate::event::Event;
 use crate::files::FileSource;
+use crate::guest::{GuestId, GuestKind};
 use crate::images::{Images, NamedImage};
 use crate::model::{StackEnd, State};
 use crate::recorder::Progress;
@@ -112,7 +113,7 @@ pub enum Update {
         track: u32,
         /// The vCPU's index or the thread id.
         id: u64,
-        /// "vcpu 0", or a thread's name.
+        /// "vcpu 0", or a thread's name and id, with those of its process.
         name: String,
     },
     /// A sample.
@@ -130,6 +131,8 @@ pub enum Update {
 pub struct Unwinder {
     images: Images,
     delivered: usize,
+    /// By their guests: the process ID and the name of those that are processes.
+    processes: HashMap<GuestId, Option<(u32, String)>>,
 }
 
 impl Unwinder {
@@ -143,7 +146,18 @@ impl Unwinder {
             sink(Update::Images(self.images.all_named().collect()));
         }
         match event {
-            Event::Track { track, id, name, .. } => sink(Update::Track { track, id, name }),
+            Event::Guest(guest) => {
+                let process = if let GuestKind::Process { pid } = guest.kind { Some((pid, guest.name)) } else { None };
+                self.processes.insert(guest.id, process);
+            }
+            Event::Track { track, guest, id, name } => {
+                let name = match self.processes.get(&guest) {
+                    Some(Some((pid, _))) if u64::from(*pid) == id => format!("{name} {id}"),
+                    Some(Some((pid, process))) => format!("{name} {id} in {process} {pid}"),
+                    _ => name,
+                };
+                sink(Update::Track { track, id, name });
+            }
             Event::Map { .. } => self.images.take_warnings().into_iter().for_each(|text| sink(Update::Warning(text))),
             Event::Sample(sample) => {
                 let stack = self.images.unwind(&sample);
@@ -161,8 +175,7 @@ impl Unwinder {
             Event::Warning(text) => sink(Update::Warning(text)),
             // What a thread has done until its end is still to be seen. A live profile is of samples; `glass top
             // --tasks` looks at traces.
-            Event::Guest(_)
-            | Event::Process(_)
+            Event::Process(_)
             | Event::Thread(_)
             | Event::Space { .. }
             | Event::SpaceEnd(_)

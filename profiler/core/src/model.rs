@@ -59,15 +59,15 @@ pub struct Origin {
 /// The profiler overhead, and losses.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Cost {
-    /// Expected samples, from rate and duration.
+    /// Expected samples: those that were collected, and those that were lost.
     pub samples_wanted: u64,
-    /// Collected samples.
+    /// Collected samples: those in the recording.
     pub samples_taken: u64,
-    /// Samples that were expected and not collected, or collected and dropped.
+    /// Samples that were expected and are not in the recording.
     pub samples_lost: u64,
     /// The losses by kind, where the recorder counts them by kind.
     pub losses: Losses,
-    /// Samples that were collected more than half a period after their time.
+    /// Of the collected samples, those that were collected more than half a period after their time.
     pub samples_late: u64,
     /// Stacks that do not reach their thread's start.
     pub stacks_broken: u64,
@@ -77,7 +77,7 @@ pub struct Cost {
     pub profiler_cpu_ns: u64,
 }
 
-/// Losses by kind. The first five are expected samples, and their sum is at most [`Cost::samples_lost`]; the
+/// Losses by kind. The first five are expected samples, and their sum is [`Cost::samples_lost`] in recordings from version 3 on; the
 /// others are changes of address spaces, which samples need for their names.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Losses {
@@ -95,8 +95,23 @@ pub struct Losses {
     pub maps: u64,
     /// Starts of processes and threads, and `exec`s.
     pub forks: u64,
-    /// Records of the kernel whose kind is unknown.
+    /// Records of the kernel that were no samples, and whose kind is unknown.
     pub unknown: u64,
+}
+
+impl Losses {
+    /// The samples among them.
+    #[must_use]
+    pub fn samples(&self) -> u64 {
+        let kinds = [self.ring_full, self.throttled, self.overdue, self.not_stopped, self.queue_full];
+        kinds.into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// The changes of address spaces among them.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        [self.maps, self.forks, self.unknown].into_iter().fold(0, u64::saturating_add)
+    }
 }
 
 /// A summary of many durations in nanoseconds.

@@ -11,7 +11,7 @@ use crate::event::{Event, RawSample};
 use crate::files::FileSource;
 use crate::guest::{GuestId, SpaceId};
 use crate::images::{Images, JoinedStack, MappedFile};
-use crate::model::{Cost, Distribution, Origin, StackEnd};
+use crate::model::{Cost, Distribution, Losses, Origin, StackEnd};
 use crate::recording::{Clocks, ImageId, SampleRecord, TrackRecord, Writer, is_plain};
 use crate::unwind::CallAddress;
 
@@ -131,7 +131,10 @@ impl<W: Write> Recorder<W> {
                 self.writer.forget_space(space);
                 Ok(())
             }
-            Event::Process(process) => self.writer.process(&process),
+            Event::Process(mut process) => {
+                process.programs.iter_mut().for_each(|since| since.time_ns = since.time_ns.saturating_sub(self.first_ns));
+                self.writer.process(&process)
+            }
             Event::Thread(thread) => self.writer.thread(&thread),
             Event::Space { space, guest, process: Some(process), .. } => self.writer.space_of(space, guest, process),
             Event::Space { space, guest, process: None, .. } => {
@@ -242,9 +245,14 @@ impl<W: Write> Recorder<W> {
 
     fn complete_cost(&self, cost: &Cost) -> Cost {
         let progress = self.progress();
+        let queue_full = cost.losses.queue_full.saturating_add(progress.samples_dropped);
+        let losses = Losses { queue_full, ..cost.losses };
         Cost {
             samples_taken: progress.samples_taken,
-            samples_lost: cost.samples_lost + progress.samples_dropped,
+            samples_lost: losses.samples(),
+            samples_wanted: progress.samples_taken.saturating_add(losses.samples()),
+            samples_late: cost.samples_late.min(progress.samples_taken),
+            losses,
             stacks_broken: progress.stacks_broken,
             pause: progress.pause,
             ..cost.clone()
@@ -252,7 +260,7 @@ impl<W: Write> Recorder<W> {
     }
 
     /// Writes the cost so far, for a recording that may be cut, and flushes to the system.
-    /// Fields of `cost` that the recorder counts itself are ignored.
+    /// Of `cost` the recorder uses the losses, the late samples and the CPU time: the rest it counts itself.
     pub fn checkpoint(&mut self, cost: &Cost) -> io::Result<()> {
         let cost = self.complete_cost(cost);
         self.writer.cost(&cost, self.last_ns - self.first_ns, false)

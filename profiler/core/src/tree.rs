@@ -13,6 +13,7 @@ pub use totals::FunctionTotal;
 
 use std::collections::HashMap;
 
+use crate::identity::ProcessTracks;
 use crate::model::{Profile, Sample, StackEnd, State, StateCounts};
 
 use build::Detail;
@@ -33,6 +34,8 @@ pub struct Tree {
     pub lines: Vec<LineCount>,
     /// One for each of the profile's tracks, and one more if samples name a track that is not there.
     pub tracks: Vec<TrackShare>,
+    /// The processes whose threads are tracks.
+    pub processes: Vec<ProcessTracks>,
     /// What [`Tree::merge_small`] did.
     pub merged: Merged,
 }

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use glass_profiler_core::identity::{ProcessTracks, processes};
 use glass_profiler_core::model::{Profile, Sample, State};
 use glass_profiler_core::names::printable;
 use glass_profiler_core::recording::{Place, Recording};
@@ -43,6 +44,10 @@ pub(crate) struct Group {
 pub(crate) struct Chains<'a> {
     pub profile: &'a Profile,
     pub steps: Vec<Step>,
+    /// The processes whose threads are tracks.
+    pub processes: Vec<ProcessTracks>,
+    /// By track: its process.
+    process_of: Vec<Option<usize>>,
     frames: usize,
 }
 
@@ -84,7 +89,28 @@ impl<'a> Chains<'a> {
             inlined: false,
             place: None,
         });
-        Chains { profile, steps: frames.chain(roots).collect(), frames: profile.frames.len() }
+        let processes = processes(profile);
+        let mut process_of = vec![None; profile.tracks.len()];
+        for (index, process) in processes.iter().enumerate() {
+            process.tracks.iter().for_each(|track| process_of[*track] = Some(index));
+        }
+        Chains { profile, steps: frames.chain(roots).collect(), processes, process_of, frames: profile.frames.len() }
+    }
+
+    /// The process of a track, if it is a thread.
+    pub fn process(&self, track: u32) -> Option<&ProcessTracks> {
+        self.processes.get((*self.process_of.get(track as usize)?)?)
+    }
+
+    /// The name of a track with those of its process and their numbers: `cc1 4711, worker 4715`.
+    pub fn track_label(&self, track: u32) -> String {
+        let name = self.track_name(track);
+        let id = self.profile.tracks.get(track as usize).map_or(0, |track| track.id);
+        match self.process(track) {
+            None => name,
+            Some(process) if process.tracks.len() == 1 => process.label(),
+            Some(process) => format!("{}, {name} {id}", process.label()),
+        }
     }
 
     fn root(&self, kind: Kind) -> u32 {

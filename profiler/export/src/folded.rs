@@ -1,4 +1,4 @@
-//! Folded stacks: one line for each, `outer;inner count`.
+//! Folded stacks: one line for each, `outer;inner count`. Of several processes each is a root, with its process ID.
 //!
 //! The format cannot represent a semicolon in a name, so it becomes a colon, as in inferno's collapsers.
 
@@ -15,8 +15,12 @@ pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Wr
     let names: Vec<String> = chains.steps.iter().map(|step| name(step, options.lines)).collect();
     let mut lines: HashMap<String, u64> = HashMap::new();
     let mut line = String::new();
+    let has_several = chains.processes.len() > 1;
     for (group, count) in chains.groups(options.states) {
         line.clear();
+        if let Some(process) = chains.process(group.track).filter(|_| has_several) {
+            line.push_str(&process.label().replace(';', ":"));
+        }
         for step in chains.chain(group.stack, group.state()) {
             if !line.is_empty() {
                 line.push(';');

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use glass_profiler_core::model::State;
-use glass_profiler_core::recording::Recording;
+use glass_profiler_core::recording::{RecordedImage, Recording};
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 
@@ -67,23 +67,16 @@ impl<'a> Tables<'a> {
     fn write(mut self, options: Options, output: &mut dyn Write) -> io::Result<()> {
         let period_ns = self.chains.period_ns() as i64;
         self.head(period_ns, output)?;
-        let (thread, thread_id, state) = (self.string("thread"), self.string("thread_id"), self.string("state"));
-        let mut names: HashMap<u32, i64> = HashMap::new();
+        let state = self.string("state");
+        let mut known: HashMap<u32, Vec<proto::Label>> = HashMap::new();
         for (group, count) in self.chains.groups(options.states) {
-            let name = match names.get(&group.track) {
-                Some(name) => *name,
+            let mut labels = match known.get(&group.track) {
+                Some(labels) => labels.clone(),
                 None => {
-                    let name = self.chains.track_name(group.track);
-                    let name = self.string(&name);
-                    names.insert(group.track, name);
-                    name
+                    let labels = self.track_labels(group.track);
+                    known.entry(group.track).or_insert(labels).clone()
                 }
             };
-            let id = self.recording.profile.tracks.get(group.track as usize).map_or(0, |track| track.id);
-            let mut labels = vec![
-                proto::Label { key: thread, str: name, ..Default::default() },
-                proto::Label { key: thread_id, num: id as i64, ..Default::default() },
-            ];
             if group.state() != State::Running {
                 let word = self.string(group.state().word());
                 labels.push(proto::Label { key: state, str: word, ..Default::default() });
@@ -96,6 +89,48 @@ impl<'a> Tables<'a> {
             field(output, proto::SAMPLE, &sample)?;
         }
         self.tail(output)
+    }
+
+    /// Which thread of which process, or which vCPU, as readers of profiles of Linux name it.
+    fn track_labels(&mut self, track: u32) -> Vec<proto::Label> {
+        let name = self.chains.track_name(track);
+        let id = self.recording.profile.tracks.get(track as usize).map_or(0, |track| track.id);
+        let process = self.chains.process(track).map(|process| (process.name.clone(), process.pid));
+        let text = |tables: &mut Tables<'_>, key: &str, value: &str| proto::Label {
+            key: tables.string(key),
+            str: tables.string(value),
+            ..Default::default()
+        };
+        let mut labels = vec![text(self, "thread", &name)];
+        let number = |tables: &mut Tables<'_>, key: &str, value: u64| proto::Label {
+            key: tables.string(key),
+            num: value as i64,
+            ..Default::default()
+        };
+        match process {
+            None => labels.push(number(self, "thread_id", id)),
+            Some((process, pid)) => {
+                labels.push(text(self, "process", &process));
+                labels.push(number(self, "pid", pid.into()));
+                labels.push(number(self, "tid", id));
+            }
+        }
+        labels
+    }
+
+    /// Whether an image is the program that was recorded: the file that was named, or the one that its first process is named after; else the first that is
+    /// no library.
+    fn rank_of_program(&self, image: &RecordedImage) -> u8 {
+        let path = image.path.as_str();
+        let file = path.rsplit('/').next().unwrap_or_default();
+        let program = self.chains.processes.first().map(|process| process.name.as_str());
+        match () {
+            () if path == self.recording.profile.origin.symbols => 0,
+            // The kernel keeps 15 bytes of a program's name.
+            () if program.is_some_and(|program| !program.is_empty() && (file == program || program.len() == 15 && file.starts_with(program))) => 1,
+            () if !path.starts_with('/') || file.contains(".so") || path.starts_with("/[") => 3,
+            () => 2,
+        }
     }
 
     /// The fields that describe the profile.
@@ -124,7 +159,7 @@ impl<'a> Tables<'a> {
     fn tail(mut self, output: &mut dyn Write) -> io::Result<()> {
         // Readers treat the first mapping as the program.
         let mut order: Vec<usize> = (0..self.recording.images.len()).collect();
-        order.sort_by_key(|index| self.recording.images[*index].path != self.recording.profile.origin.symbols);
+        order.sort_by_key(|index| self.rank_of_program(&self.recording.images[*index]));
         for index in order {
             let image = &self.recording.images[index];
             let hex: String = image.build_id.iter().map(|byte| format!("{byte:02x}")).collect();

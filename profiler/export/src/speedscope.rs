@@ -97,7 +97,7 @@ fn profile(
     let pieces = pieces(chains, samples, states);
     let end_ns = pieces.iter().fold(0u64, |sum, piece| sum.saturating_add(piece.weight_ns));
     output.write_all(b"{\"type\":\"sampled\",\"name\":")?;
-    json::string(output, &chains.track_name(track))?;
+    json::string(output, &chains.track_label(track))?;
     write!(output, ",\"unit\":\"nanoseconds\",\"startValue\":0,\"endValue\":{end_ns},\"samples\":")?;
     json::list(output, &pieces, |output, piece| {
         let sample = piece.stack.map(|index| &chains.profile.samples[index as usize]);

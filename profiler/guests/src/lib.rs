@@ -17,6 +17,7 @@
 use std::time::Duration;
 
 use glass_profiler_core::event::Event;
+use glass_profiler_core::model::Losses;
 
 mod arch;
 pub mod backends;
@@ -43,14 +44,22 @@ pub use systems::symbols::{SymbolFile, of_c_program, parse_address};
 /// What is counted while sampling.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Samples that the rate and the time call for.
-    pub wanted: u64,
-    /// Wanted, but not delivered.
-    pub lost: u64,
-    /// Delivered more than half a period after their time.
+    /// Samples that were delivered as events.
+    pub delivered: u64,
+    /// Expected samples that were not delivered, and other losses.
+    pub losses: Losses,
+    /// Of those delivered, the ones more than half a period after their time.
     pub late: u64,
     /// CPU time of other processes of ours, which sample for this one.
     pub helpers_cpu_ns: u64,
+}
+
+impl Counts {
+    /// Samples that were expected: each of them is delivered or lost.
+    #[must_use]
+    pub fn expected(&self) -> u64 {
+        self.delivered.saturating_add(self.losses.samples())
+    }
 }
 
 /// Whether there will be more events.

@@ -1,11 +1,9 @@
 //! Texts of `/proc` about processes of this machine.
 
+use std::collections::HashMap;
 use std::fs;
 
 use crate::error::GuestError;
-
-/// The most threads of a process that are looked at one by one.
-const THREADS_MAX: usize = 4096;
 
 /// A line of `/proc/PID/maps`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +58,41 @@ pub(crate) fn parse_maps(maps: &str) -> Vec<MapsLine> {
 /// The threads of a process.
 pub(crate) fn threads(pid: u32) -> Result<Vec<u32>, GuestError> {
     let entries = fs::read_dir(format!("/proc/{pid}/task")).map_err(|_| GuestError::NoProcess(pid))?;
-    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).take(THREADS_MAX).collect())
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// A process, or one that it has started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Descendant {
+    pub(crate) pid: u32,
+    /// `None` for the process itself.
+    pub(crate) parent: Option<u32>,
+}
+
+/// A process and those that it has started, directly or not, each after its parent. A process whose parent has ended belongs to another.
+pub(crate) fn descendants(pid: u32) -> Vec<Descendant> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    for child in pids {
+        if let Some(parent) = parent_of(&fs::read(format!("/proc/{child}/stat")).unwrap_or_default()) {
+            children.entry(parent).or_default().push(child);
+        }
+    }
+    let mut found = vec![Descendant { pid, parent: None }];
+    let mut next = 0;
+    while let Some(Descendant { pid, .. }) = found.get(next).copied() {
+        let of = children.remove(&pid).unwrap_or_default();
+        found.extend(of.into_iter().map(|child| Descendant { pid: child, parent: Some(pid) }));
+        next += 1;
+    }
+    found
+}
+
+/// The parent in `/proc/PID/stat`. The name before it may be no text, and may have brackets.
+fn parent_of(stat: &[u8]) -> Option<u32> {
+    let stat = String::from_utf8_lossy(stat);
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// Whether there is no such thread, or only what is left of it until its parent looks.

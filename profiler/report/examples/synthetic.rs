@@ -21,7 +21,7 @@ fn main() -> Result<(), String> {
         Some("deep") => support::phases(samples, 40, 1),
         Some("diff") => {
             let (a, b) = (support::service(samples, 1), support::faster(samples * 3 / 2, 2));
-            print!("{}", glass_profiler_report::difference_text(&a, &b, 30));
+            print!("{}", glass_profiler_report::difference_text(&[&a], &[&b], 30));
             return write(&file, &glass_profiler_report::difference_html(&a, &b));
         }
         Some(other) => return Err(format!("{other:?} is not a kind of profile")),

@@ -8,7 +8,7 @@
 mod script;
 
 use base64::Engine as _;
-use glass_profiler_core::model::{Profile, State};
+use glass_profiler_core::model::{Profile, State, StateCounts};
 use glass_profiler_core::trace::model::Trace;
 use sha2::Digest as _;
 
@@ -16,12 +16,13 @@ use crate::samples::cost::{Card, cards};
 use crate::samples::difference;
 use crate::samples::page as samples_page;
 use crate::samples::text::recorded;
+use crate::samples::variance::Errors;
 use crate::samples::text::{difference as difference_text, origin_line, summary, symbols_line};
 use crate::trace::page::{Class, TracePage, trace_summary};
 use crate::trace::sheets::{Cell, Column, Sheet};
 use glass_profiler_core::format::{count, percent};
 use glass_profiler_core::names::printable;
-use glass_profiler_core::tree::{Kind, Merged, TrackShare, Tree};
+use glass_profiler_core::tree::{Kind, Merged, Tree};
 use script::{DIFFERENCE, MODULES, REPORT, TRACE, TRACE_MODULES, script};
 
 /// Functions in the summary for readers without JavaScript.
@@ -112,7 +113,7 @@ fn report(profile: &Profile, trace: Option<(&Trace, &TracePage)>) -> String {
     let content = fill(REPORT_PAGE, |name| match name {
         "text" => escape(&text),
         "merged" => merged(&tree.merged),
-        "data" => samples_page::write(&tree, &timeline),
+        "data" => samples_page::write(&tree, &timeline, None),
         "script" => main.clone(),
         "trace" => trace.map_or(String::new(), |(_, parts)| trace_view(parts, &trace_script)),
         _ => unreachable!("assets/samples/report.html names only what is above"),
@@ -153,29 +154,31 @@ fn help(sections: &[&str]) -> String {
     fill(HELP, |_| sections.concat())
 }
 
-/// A recording that is compared: its samples, and its trace if it has one.
-#[derive(Debug, Clone, Copy)]
+/// One side of a comparison: the samples of one recording or of several of the same, and the trace of one.
+#[derive(Debug, Clone)]
 pub struct Side<'a> {
-    /// The samples.
-    pub profile: &'a Profile,
+    /// The samples of each recording; at least one.
+    pub profiles: Vec<&'a Profile>,
     /// The trace.
     pub trace: Option<&'a Trace>,
 }
 
-/// A page that compares two recordings: the functions of [`difference()`] if both have running samples, and tables of their traces if
+/// A page that compares recordings: the functions of [`difference()`] if both have running samples, and tables of their traces if
 /// both have one. It needs nothing but itself.
 pub fn recordings_difference(a: Side, b: Side) -> String {
     let tables = a.trace.zip(b.trace).map_or(String::new(), |(a, b)| trace_tables(a, b));
-    let has_running = |side: &Side| side.profile.samples.iter().any(|sample| sample.state == State::Running);
+    let is_running = |profile: &&Profile| profile.samples.iter().any(|sample| sample.state == State::Running);
+    let has_running = |side: &Side| side.profiles.iter().all(is_running);
     if has_running(&a) && has_running(&b) {
-        return functions_difference(a.profile, b.profile, &tables);
+        return functions_difference(&a.profiles, &b.profiles, &tables);
     }
+    let subject = b.profiles.first().map_or(String::new(), |profile| difference::guest(profile));
     let head = Head {
-        title: format!("{} · Glasshouse difference", guest(b.profile)),
-        heading: format!("{}: what changed", guest(b.profile)),
+        title: format!("{subject} · Glasshouse difference"),
+        heading: format!("{subject}: what changed"),
         class: "difference",
         intro: String::new(),
-        warnings: list("warnings", "Remarks", &difference::remarks(a.profile, b.profile)),
+        warnings: list("warnings", "Remarks", &difference::remarks(&a.profiles, &b.profiles)),
         style: STYLE.to_string(),
         help: String::new(),
     };
@@ -212,21 +215,21 @@ fn sheet_table(sheet: &Sheet) -> String {
 /// A page that compares two recordings: a flame graph coloured by the change of shares from A to B,
 /// and a table of functions with the change of each and its noise.
 pub fn difference(a: &Profile, b: &Profile) -> String {
-    functions_difference(a, b, "")
+    functions_difference(&[a], &[b], "")
 }
 
 /// The same with tables of the traces below.
-fn functions_difference(a: &Profile, b: &Profile, traces: &str) -> String {
+fn functions_difference(a: &[&Profile], b: &[&Profile], traces: &str) -> String {
     let joined = difference::join(a, b);
     let (tree, timeline) = samples_page::by_line(&joined);
+    let errors = Errors::of([a, b]);
     let script = script(MODULES, DIFFERENCE);
+    let subject = b.first().map_or(String::new(), |profile| difference::guest(profile));
     let head = Head {
-        title: format!("{} · Glasshouse difference", guest(b)),
-        heading: format!("{}: what changed", guest(b)),
+        title: format!("{subject} · Glasshouse difference"),
+        heading: format!("{subject}: what changed"),
         class: "difference",
-        intro: fill(DIFFERENCE_INTRO, |_| {
-            [a, b].iter().zip(&tree.tracks).map(|(profile, share)| side(profile, share)).collect()
-        }),
+        intro: fill(DIFFERENCE_INTRO, |_| sides("A", a) + &sides("B", b)),
         warnings: list("warnings", "Remarks", &difference::remarks(a, b)),
         style: STYLE.to_string(),
         help: help(&[SAMPLES_HELP]),
@@ -234,7 +237,8 @@ fn functions_difference(a: &Profile, b: &Profile, traces: &str) -> String {
     let content = fill(DIFFERENCE_PAGE, |name| match name {
         "text" => escape(&difference_text(a, b, TEXT_TOP)),
         "merged" => merged(&tree.merged),
-        "data" => samples_page::write(&tree, &timeline),
+        "data" => samples_page::write(&tree, &timeline, Some(&errors)),
+        "judged" => judged(&errors).to_string(),
         "script" => script.clone(),
         "traces" => traces.to_string(),
         _ => unreachable!("assets/samples/difference.html names only what is above"),
@@ -280,10 +284,32 @@ fn page(head: &Head, scripts: &[&str], content: &str) -> String {
     })
 }
 
-/// One of two recordings, as a row.
-fn side(profile: &Profile, share: &TrackShare) -> String {
-    let all = share.states.all();
-    let mut row = format!("<tr><th scope=\"row\">{}</th>", escape(&share.name));
+/// How sure changes are.
+fn judged(errors: &Errors) -> &'static str {
+    match errors.has_runs() {
+        true => {
+            "± is what chance exceeds once in 22 times, with what the recordings of a side differ among themselves. <b>~</b> is within it: noise. <b>?</b> is \
+             beyond: one such among many functions may be chance."
+        }
+        false => {
+            "± is what the error of sampling exceeds once in 22 times. <b>~</b> is within it: noise. <b>?</b> is beyond: one such among many functions may be chance. \
+             How much runs of the same program differ is not known from one recording a side: give several (glass diff A1 A2 -- B1 B2)."
+        }
+    }
+}
+
+/// The recordings of a side, a row each.
+fn sides(name: &str, profiles: &[&Profile]) -> String {
+    let named = |number: usize| if profiles.len() == 1 { name.to_string() } else { format!("{name}{number}") };
+    profiles.iter().zip(1..).map(|(profile, number)| side(&named(number), profile)).collect()
+}
+
+/// One of the recordings, as a row.
+fn side(name: &str, profile: &Profile) -> String {
+    let mut states = StateCounts::default();
+    profile.samples.iter().for_each(|sample| states.add(sample.state, 1));
+    let all = states.all();
+    let mut row = format!("<tr><th scope=\"row\">{}</th>", escape(name));
     for text in [
         guest(profile),
         recorded(&profile.origin),
@@ -294,9 +320,9 @@ fn side(profile: &Profile, share: &TrackShare) -> String {
     }
     for number in [
         count(all),
-        percent(share.states.of(State::Running), all),
-        percent(share.states.of(State::Spinning), all),
-        percent(share.states.of(State::Idle), all),
+        percent(states.of(State::Running), all),
+        percent(states.of(State::Spinning), all),
+        percent(states.of(State::Idle), all),
         percent(profile.cost.samples_lost, profile.cost.samples_wanted),
     ] {
         row.push_str(&format!("<td class=\"number\">{number}</td>"));

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use glass_profiler_core::event::Event;
-use glass_profiler_core::model::Cost;
+use glass_profiler_core::model::{Cost, Losses};
 use glass_profiler_core::recorder::Progress;
 use glass_profiler_guests::{Counts, cpu_time_ns};
 
@@ -101,9 +101,12 @@ impl<T: Send + 'static> Feed<T> {
     }
 
     fn cost(&self, counts: Counts) -> Cost {
+        let queue_full = counts.losses.queue_full + self.queue.dropped();
+        let losses = Losses { queue_full, ..counts.losses };
         Cost {
-            samples_wanted: counts.wanted,
-            samples_lost: counts.lost + self.queue.dropped(),
+            samples_wanted: counts.expected(),
+            samples_lost: losses.samples(),
+            losses,
             samples_late: counts.late,
             // That of this process is added where the cost is used.
             profiler_cpu_ns: counts.helpers_cpu_ns,

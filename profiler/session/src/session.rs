@@ -89,7 +89,7 @@ pub struct TraceStatus {
 impl Status {
     /// Samples that were expected and are nowhere.
     pub fn lost(&self) -> u64 {
-        self.counts.lost + self.dropped + self.progress.samples_dropped
+        self.counts.losses.samples() + self.dropped + self.progress.samples_dropped
     }
 }
 

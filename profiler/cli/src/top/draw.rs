@@ -137,8 +137,8 @@ fn head_lines(app: &App, theme: &Theme, width: u16) -> Vec<Line<'static>> {
     // The backend's explanation in brackets is for the recording's reader.
     let backend = app.origin.backend.split(" (").next().unwrap_or_default();
     let right = format!("{backend}, {} Hz", app.origin.rate_hz);
-    let lost = picture.status.counts.lost + picture.status.dropped + progress.samples_dropped;
-    let lost_share = lost as f64 / picture.status.counts.wanted.max(1) as f64;
+    let lost = picture.status.counts.losses.samples() + picture.status.dropped + progress.samples_dropped;
+    let lost_share = lost as f64 / picture.status.counts.expected().max(1) as f64;
     let lost_style = if lost_share > 0.01 { theme.colour(Color::Red) } else { Style::new() };
     let mut second = vec![Span::raw(format!(" {}/s, ", count(picture.samples_per_sec.round() as u64)))];
     second.push(Span::styled(format!("{} lost", count(lost)), lost_style));

@@ -61,7 +61,7 @@ pub(super) fn table(picture: &Picture, origin: &Origin, rows_max: usize, columns
 
 fn head(picture: &Picture, origin: &Origin) -> Vec<String> {
     let progress = &picture.progress;
-    let lost = picture.status.counts.lost + picture.status.dropped + progress.samples_dropped;
+    let lost = picture.status.counts.losses.samples() + picture.status.dropped + progress.samples_dropped;
     let mut lines = vec![
         format!("{} by {}, {} Hz", origin.guest, origin.backend, origin.rate_hz),
         format!(
@@ -79,7 +79,7 @@ fn head(picture: &Picture, origin: &Origin) -> Vec<String> {
     for (track, now) in tracks.iter().take(TRACKS_MAX) {
         let mut line = format!(
             "{}  running {:>5} %  spinning {:>5} %  idle {:>5} %",
-            pad(&cut_end(&track.name, 20), 20),
+            pad(&cut_end(&track.name, 34), 34),
             percent(now.running),
             percent(now.spinning),
             percent(now.idle)

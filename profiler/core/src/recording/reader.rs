@@ -22,6 +22,8 @@ use crate::symbols::{INLINE_DEPTH_MAX, Location};
 const TRACKS_MAX: usize = 1 << 20;
 /// The version from which on guests are recorded.
 const WITH_GUESTS: u32 = 2;
+/// The version from which on losses are counted by kind, and the account adds up.
+const WITH_LOSSES: u32 = 3;
 /// Packets that could not be used are reported one by one up to this many.
 const WARNINGS_MAX: usize = 100;
 
@@ -412,7 +414,34 @@ impl Collected {
         if !self.recording.is_complete {
             self.count_again();
         }
+        if let Some(text) = self.settle() {
+            self.warn(text);
+        }
         self.recording
+    }
+
+    /// Brings the account in order: each expected sample is in the recording, or lost. Returns a warning if the recorder, which has
+    /// counted them from version 3 on as here, has another one.
+    fn settle(&mut self) -> Option<String> {
+        let is_counted = self.recording.is_complete && self.recording.version >= WITH_LOSSES;
+        let profile = &mut self.recording.profile;
+        let (taken, cost) = (profile.samples.len() as u64, &mut profile.cost);
+        let stated = cost.clone();
+        // Samples that cannot be read are lost.
+        let unread = stated.samples_taken.saturating_sub(taken);
+        cost.losses.queue_full = cost.losses.queue_full.saturating_add(if is_counted { unread } else { 0 });
+        cost.samples_lost = cost.losses.samples().max(stated.samples_lost.saturating_add(unread));
+        cost.samples_taken = taken;
+        cost.samples_wanted = taken.saturating_add(cost.samples_lost);
+        cost.samples_late = cost.samples_late.min(taken);
+        let expected = stated.samples_taken.saturating_add(stated.samples_lost);
+        let is_right = (stated.samples_wanted, stated.samples_lost) == (expected, stated.losses.samples());
+        (is_counted && (!is_right || stated.samples_taken < taken)).then(|| {
+            format!(
+                "the recorder counted {} samples as expected, {} as collected and {} as lost, which does not add up: losses are uncertain",
+                stated.samples_wanted, stated.samples_taken, stated.samples_lost
+            )
+        })
     }
 
     /// The cost of a recording whose end is missing, from the samples themselves.
@@ -428,7 +457,6 @@ impl Collected {
         let cost = &mut profile.cost;
         cost.stacks_broken = broken.count() as u64;
         cost.samples_taken = taken;
-        cost.samples_wanted = cost.samples_wanted.max(taken.saturating_add(cost.samples_lost));
         cost.pause = self.pauses.distribution();
         profile.origin.duration_ns = profile.origin.duration_ns.max(end_ns);
     }

@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::ops::Range;
 
+use crate::identity::processes;
 use crate::model::{Frame, Profile, State};
 
 use super::{Broken, Function, Inlined, Kind, Leaves, LineCount, Location, Merged, Node, Own, TrackShare, Tree};
@@ -51,7 +52,9 @@ pub(super) fn build(profile: &Profile, detail: Detail) -> (Tree, Leaves) {
     for call in &calls {
         growing.add(call, &paths);
     }
-    growing.finish(names, tracks, &calls)
+    let (mut tree, leaves) = growing.finish(names, tracks, &calls);
+    tree.processes = processes(profile);
+    (tree, leaves)
 }
 
 /// Samples that differ only in time.
@@ -279,7 +282,7 @@ impl Growing {
         super::add_up(&mut self.own);
         let Names { functions, locations, .. } = names;
         let merged = Merged::default();
-        (Tree { functions, locations, nodes, own: self.own, lines: self.lines, tracks, merged }, leaves)
+        (Tree { functions, locations, nodes, own: self.own, lines: self.lines, tracks, processes: Vec::new(), merged }, leaves)
     }
 
     /// The order in which nodes are walked, and each node's place in it: siblings by kind, then by

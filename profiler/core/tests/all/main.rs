@@ -8,6 +8,7 @@ mod jit;
 mod orc;
 mod processes;
 mod recording;
+mod rules;
 mod segments;
 mod skid;
 mod symbols;

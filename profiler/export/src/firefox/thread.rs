@@ -8,7 +8,7 @@ use glass_profiler_core::model::{Sample, State};
 
 use super::Strings;
 use crate::States;
-use crate::chains::{Chains, is_exported};
+use crate::chains::{Chains, is_exported, title};
 use crate::json::{self, Milliseconds, OrNull, column};
 
 const RUNNING: u8 = 1;
@@ -110,13 +110,22 @@ pub(super) fn write(
     let known = chains.profile.tracks.get(track).cloned().unwrap_or_default();
     output.write_all(b"{\"name\":")?;
     json::string(output, &chains.track_name(track as u32))?;
+    let process = chains.process(track as u32);
+    let (name, pid) = process.map_or_else(|| (title(chains.profile), 0), |process| (process.name.clone(), process.pid));
+    // The viewer shows a process by its main thread.
+    let is_main = match process {
+        None => track == 0,
+        Some(process) => {
+            let main = process.tracks.iter().find(|track| chains.profile.tracks[**track].id == u64::from(process.pid));
+            main.or(process.tracks.first()) == Some(&track)
+        }
+    };
     output.write_all(b",\"processName\":")?;
-    json::string(output, &crate::chains::title(chains.profile))?;
+    json::string(output, &name)?;
     write!(
         output,
         ",\"processType\":\"default\",\"processStartupTime\":0,\"processShutdownTime\":null,\"registerTime\":0,\
-         \"unregisterTime\":null,\"pausedRanges\":[],\"isMainThread\":{},\"pid\":\"0\",\"tid\":{},",
-        track == 0,
+         \"unregisterTime\":null,\"pausedRanges\":[],\"isMainThread\":{is_main},\"pid\":\"{pid}\",\"tid\":{},",
         known.id
     )?;
     let mut tables = Tables::default();

@@ -244,7 +244,7 @@ impl Source for DumpedVm {
     }
 
     fn counts(&self) -> Counts {
-        Counts { wanted: self.cores.len() as u64, ..Counts::default() }
+        Counts { delivered: self.cores.len() as u64, ..Counts::default() }
     }
 
     fn detach(&mut self, _sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {

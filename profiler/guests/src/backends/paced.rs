@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use glass_profiler_core::event::Event;
+use glass_profiler_core::model::Losses;
 
 use crate::backends::load::Load;
 use crate::error::GuestError;
@@ -135,12 +136,10 @@ impl Pacer {
         self.spared_ns / self.period_ns
     }
 
-    /// Expected samples until `now_ns`, and those of them that were left out or are overdue. Moments are
-    /// random, so the collected samples equal the difference only approximately.
-    fn wanted_and_lost(&self, now_ns: u64) -> (u64, u64) {
-        let wanted = now_ns.saturating_sub(self.start_ns) / self.period_ns;
-        let lost = (self.lost_ns + now_ns.saturating_sub(self.deadline_ns)) / self.period_ns;
-        (wanted, lost.min(wanted.saturating_sub(self.taken)))
+    /// Samples until `now_ns` that were left out or are overdue. Moments are random: collected and lost samples
+    /// together are the rate times the time only approximately.
+    fn lost(&self, now_ns: u64) -> u64 {
+        (self.lost_ns + now_ns.saturating_sub(self.deadline_ns)) / self.period_ns
     }
 }
 
@@ -150,6 +149,7 @@ pub struct Paced<G> {
     pacer: Pacer,
     /// The end of sampling, once it has ended.
     ended_ns: Option<u64>,
+    delivered: u64,
     /// Samples of single tracks that were not possible.
     missing: u64,
     longest_pause_ns: u64,
@@ -164,7 +164,7 @@ impl<G: Guest> Paced<G> {
         run_first();
         let now = monotonic_ns();
         let pacer = Pacer::new(now, rate_hz, now);
-        Paced { guest, pacer, ended_ns: None, missing: 0, longest_pause_ns: 0, load: Load::new() }
+        Paced { guest, pacer, ended_ns: None, delivered: 0, missing: 0, longest_pause_ns: 0, load: Load::new() }
     }
 
     /// The guest.
@@ -202,20 +202,18 @@ impl<G: Guest> Source for Paced<G> {
             self.pacer.taken(now, monotonic_ns(), pause_ns);
             self.longest_pause_ns = self.longest_pause_ns.max(pause_ns);
             let samples = events.iter().filter(|event| matches!(event, Event::Sample(_))).count() as u64;
+            self.delivered += samples;
             self.missing += self.guest.tracks().saturating_sub(samples);
             events.into_iter().for_each(&mut *sink);
         }
     }
 
     fn counts(&self) -> Counts {
-        let (wanted, lost) = self.pacer.wanted_and_lost(self.ended_ns.unwrap_or_else(monotonic_ns));
+        let overdue = self.pacer.lost(self.ended_ns.unwrap_or_else(monotonic_ns));
         let tracks = self.guest.tracks();
-        Counts {
-            wanted: wanted * tracks,
-            lost: lost * tracks + self.missing,
-            late: self.pacer.late * tracks,
-            helpers_cpu_ns: 0,
-        }
+        let losses = Losses { overdue: overdue * tracks, not_stopped: self.missing, ..Losses::default() };
+        let late = (self.pacer.late * tracks).min(self.delivered);
+        Counts { delivered: self.delivered, losses, late, helpers_cpu_ns: 0 }
     }
 
     fn detach(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
@@ -263,7 +261,7 @@ mod tests {
         assert!((share - 0.632).abs() < 0.01, "{share}");
         let rate = f64::from(samples) * PERIOD as f64 / resumed as f64;
         assert!((rate - 1.0).abs() < 0.01, "{rate}");
-        assert_eq!(pacer.wanted_and_lost(resumed), ((resumed - 500) / PERIOD, 0));
+        assert_eq!(pacer.lost(resumed), 0);
         assert_eq!((pacer.late, pacer.spared()), (0, 0));
     }
 
@@ -273,17 +271,16 @@ mod tests {
         // One sample that was begun ten periods late.
         let begun = pacer.deadline_ns() + 10 * PERIOD;
         pacer.taken(begun, begun, 0);
-        // Expected is the rate times the time, regardless of the random moments.
-        assert_eq!(pacer.wanted_and_lost(begun), (begun / PERIOD, 9));
+        assert_eq!(pacer.lost(begun), 9);
         assert_eq!(pacer.late, 1);
         assert!(pacer.deadline_ns() > begun);
         // No sample for five more periods.
-        assert_eq!(pacer.wanted_and_lost(pacer.deadline_ns() + 5 * PERIOD).1, 14);
+        assert_eq!(pacer.lost(pacer.deadline_ns() + 5 * PERIOD), 14);
         // One that took a second.
         let begun = pacer.deadline_ns();
         let ended = begun + 1000 * PERIOD;
         pacer.taken(begun, ended, 1000 * PERIOD);
-        assert_eq!(pacer.wanted_and_lost(ended), (ended / PERIOD, ended / PERIOD - 2));
+        assert_eq!(pacer.lost(ended), ended / PERIOD - 2);
         // Three more compensate for it.
         assert!((3990 * PERIOD..4200 * PERIOD).contains(&pacer.deadline_ns()), "{}", pacer.deadline_ns());
     }
@@ -310,8 +307,8 @@ mod tests {
             let (share, pacer) = run(pause_ns, 2000);
             assert!(share <= 0.26, "{share} at {pause_ns}");
             assert!(share > 0.14, "{share} at {pause_ns}: the rate is lowered more than needed");
-            let (wanted, lost) = pacer.wanted_and_lost(pacer.deadline_ns());
-            assert!((wanted - lost).abs_diff(2000) < 300 && pacer.late == 0, "{wanted} {lost}");
+            let (lost, now) = (pacer.lost(pacer.deadline_ns()), pacer.deadline_ns());
+            assert!((now / PERIOD - lost).abs_diff(2000) < 300 && pacer.late == 0, "{now} {lost}");
             assert!(pacer.spared() > 0);
         }
         assert_eq!(run(50_000, 500).1.spared(), 0);

@@ -8,6 +8,7 @@ pub(crate) mod arch;
 #[path = "arch/x86_64.rs"]
 pub(crate) mod arch;
 mod awake;
+mod bpf;
 mod fork;
 mod map;
 mod other_end;
@@ -22,6 +23,7 @@ pub(crate) mod xen;
 
 pub(crate) use affinity::Cpus;
 pub(crate) use awake::{leave_session, stay_awake};
+pub(crate) use bpf::{RED_ZONE, RedZone};
 pub(crate) use fork::Held;
 pub(crate) use map::Map;
 pub(crate) use other_end::OtherEnd;

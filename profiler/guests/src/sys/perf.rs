@@ -7,11 +7,13 @@ use super::{Map, check};
 
 const PERF_TYPE_SOFTWARE: u32 = 1;
 const PERF_COUNT_SW_CPU_CLOCK: u64 = 0;
+const PERF_COUNT_SW_BPF_OUTPUT: u64 = 10;
 
 const SAMPLE_IP: u64 = 1 << 0;
 const SAMPLE_TID: u64 = 1 << 1;
 const SAMPLE_TIME: u64 = 1 << 2;
 const SAMPLE_CALLCHAIN: u64 = 1 << 5;
+const SAMPLE_RAW: u64 = 1 << 10;
 const SAMPLE_REGS_USER: u64 = 1 << 12;
 const SAMPLE_STACK_USER: u64 = 1 << 13;
 
@@ -36,6 +38,7 @@ const USER_REGISTERS: u64 = 0x1ff | 0xff << 16;
 const IOC_ENABLE: libc::c_ulong = 0x2400;
 const IOC_DISABLE: libc::c_ulong = 0x2401;
 const IOC_SET_OUTPUT: libc::c_ulong = 0x2405;
+const IOC_SET_BPF: libc::c_ulong = 0x4004_2408;
 
 /// Offsets in the first page of the ring buffer (`struct perf_event_mmap_page`).
 const DATA_HEAD: usize = 1024;
@@ -89,6 +92,12 @@ pub(crate) struct PerfEvent {
     ring: Option<Map>,
 }
 
+impl AsRawFd for PerfEvent {
+    fn as_raw_fd(&self) -> i32 {
+        self.file.as_raw_fd()
+    }
+}
+
 impl PerfEvent {
     pub(crate) fn open(settings: &PerfSettings) -> io::Result<PerfEvent> {
         let mut flags = FLAG_DISABLED
@@ -121,14 +130,18 @@ impl PerfEvent {
             clock_id: libc::CLOCK_MONOTONIC,
             ..Default::default()
         };
+        PerfEvent::open_with(&attributes, settings.tid as libc::pid_t, settings.cpu)
+    }
+
+    fn open_with(attributes: &Attributes, tid: libc::pid_t, cpu: u32) -> io::Result<PerfEvent> {
         const CLOEXEC: libc::c_ulong = 8;
         // SAFETY: `attributes` is valid for the size that it states; the kernel only reads it.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_perf_event_open,
-                &attributes,
-                settings.tid as libc::pid_t,
-                settings.cpu as libc::c_int,
+                attributes,
+                tid,
+                cpu as libc::c_int,
                 -1 as libc::c_int,
                 CLOEXEC,
             )
@@ -137,6 +150,21 @@ impl PerfEvent {
         // SAFETY: the kernel has just created this descriptor, and no other code has it.
         let file = unsafe { OwnedFd::from_raw_fd(descriptor) };
         Ok(PerfEvent { file, ring: None })
+    }
+
+    /// An event of a CPU into whose buffer BPF programs write. It takes the right to look at all processes.
+    pub(crate) fn open_output(cpu: u32) -> io::Result<PerfEvent> {
+        let attributes = Attributes {
+            kind: PERF_TYPE_SOFTWARE,
+            size: size_of::<Attributes>() as u32,
+            config: PERF_COUNT_SW_BPF_OUTPUT,
+            sample_period: 1,
+            sample_type: SAMPLE_TID | SAMPLE_TIME | SAMPLE_RAW,
+            flags: FLAG_DISABLED | FLAG_USE_CLOCKID,
+            clock_id: libc::CLOCK_MONOTONIC,
+            ..Default::default()
+        };
+        PerfEvent::open_with(&attributes, -1, cpu)
     }
 
     /// Makes a buffer of `bytes`, a power of two pages.
@@ -150,8 +178,18 @@ impl PerfEvent {
         self.control(IOC_SET_OUTPUT, with.file.as_raw_fd() as libc::c_ulong)
     }
 
+    /// Whether it has a buffer of its own.
+    pub(crate) fn has_ring(&self) -> bool {
+        self.ring.is_some()
+    }
+
     pub(crate) fn enable(&self) -> io::Result<()> {
         self.control(IOC_ENABLE, 0)
+    }
+
+    /// Runs a BPF program at each sample.
+    pub(crate) fn set_program(&self, program: &OwnedFd) -> io::Result<()> {
+        self.control(IOC_SET_BPF, program.as_raw_fd() as libc::c_ulong)
     }
 
     pub(crate) fn disable(&self) -> io::Result<()> {

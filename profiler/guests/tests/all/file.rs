@@ -60,7 +60,7 @@ fn events(mut vm: DumpedVm) -> (Vec<String>, Vec<String>, Vec<RawSample>) {
     assert_eq!(vm.collect(Duration::from_secs(1), &mut sink).unwrap(), Flow::Ended);
     assert_eq!(vm.collect(Duration::from_secs(1), &mut sink).unwrap(), Flow::Ended);
     vm.detach(&mut sink).unwrap();
-    assert_eq!(vm.counts().wanted, tracks.len() as u64);
+    assert_eq!(vm.counts().expected(), tracks.len() as u64);
     (warnings, tracks, samples)
 }
 

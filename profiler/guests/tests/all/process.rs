@@ -117,7 +117,7 @@ fn record_whatever(process: Result<Process, GuestError>) -> Option<Profile> {
     }
     process.detach(&mut sink).unwrap();
     let counts = process.counts();
-    let cost = Cost { samples_wanted: counts.wanted, samples_lost: counts.lost, ..Default::default() };
+    let cost = Cost { losses: counts.losses, ..Default::default() };
     let end = read_clocks().monotonic_ns;
     let (cost, bytes) = recorder.finish(&cost, end, &mut *files.borrow_mut(), || 0).unwrap();
     let profile = recording::read(&bytes, &mut glass_profiler_core::files::NoFiles).unwrap();

@@ -1,17 +1,17 @@
 // Whether a share changed: the same test as in profiler/report/src/samples/difference.rs.
 
-const NOISE_ERRORS = 2;
-const CLEAR_ERRORS = 3.5;
-
-/** Points are percent of each recording; `noise` is two standard errors; the verdict is "noise", "unsure" or "clear". */
-export function compareShares(a, allA, b, allB) {
+/**
+ * Points are percent of each side; `noise` is what they exceed by chance once in 22 times; the verdict is "noise", "unsure" or "clear".
+ * The limits are in standard errors of independent samples: see variance.rs there.
+ */
+export function compareShares(a, allA, b, allB, [noise, clear]) {
   if (allA === 0 || allB === 0) return { points: 0, noise: 100, verdict: "noise" };
   const difference = b / allB - a / allA;
   const common = (a + b) / (allA + allB);
   const error = Math.sqrt(common * (1 - common) * (1 / allA + 1 / allB));
   const size = Math.abs(difference);
-  const verdict = size < NOISE_ERRORS * error || size === 0 ? "noise" : size < CLEAR_ERRORS * error ? "unsure" : "clear";
-  return { points: difference * 100, noise: NOISE_ERRORS * error * 100, verdict };
+  const verdict = size < noise * error || size === 0 ? "noise" : size < clear * error ? "unsure" : "clear";
+  return { points: difference * 100, noise: noise * error * 100, verdict };
 }
 
 export const VERDICTS = { noise: "within noise", unsure: "perhaps chance", clear: "clear" };

@@ -24,6 +24,9 @@ const POINTS_MIN = 1;
 const profile = decodeProfile(find("#profile").textContent);
 const state = { states: new Set([0]), width: "b", view: "flame", hidden: null, recursion: "keep", query: "", selected: null, dark: false };
 
+/** From one recording a side it is not known how much runs of the same program differ. */
+const verdicts = profile.errors.has_runs ? VERDICTS : { ...VERDICTS, clear: "beyond the error of sampling" };
+
 let shape = shapeTree(profile, state);
 /** Sums of A, of B, and of what the graph's widths stand for. */
 let sides;
@@ -49,10 +52,10 @@ const table = new SortedTable(
   [
     shareColumn("selfA", "Self A", 0),
     shareColumn("selfB", "Self B", 1),
-    changeColumn("selfChange", "Change", "Change of self: B minus A, in points, and two standard errors"),
+    changeColumn("selfChange", "Change", "Change of self: B minus A, in points, and what chance exceeds once in 22 times"),
     shareColumn("totalA", "Total A", 0),
     shareColumn("totalB", "Total B", 1),
-    changeColumn("totalChange", "Change", "Change of total: B minus A, in points, and two standard errors"),
+    changeColumn("totalChange", "Change", "Change of total: B minus A, in points, and what chance exceeds once in 22 times"),
     functionColumn(),
     imageColumn(),
   ],
@@ -77,14 +80,20 @@ function changeColumn(key, label, title) {
     const bar = textSpan(points > 0 ? "up" : "down", formatPoints(points));
     bar.style.setProperty("--share", `${Math.min(100, (Math.abs(points) * 100) / most)}%`);
     content.append(bar, textSpan("error", `± ${noise.toFixed(1)}`), textSpan("verdict", { noise: "~", unsure: "?", clear: "" }[verdict]));
-    element.title = VERDICTS[verdict];
+    element.title = verdicts[verdict];
     element.append(content);
   };
   return { key, label, title, className: "changed", descending: true, value: (row) => Math.abs(row[key].points), cell };
 }
 
 function changeOf(box) {
-  return compareShares(samplesOf(box, 0), sides[0].all, samplesOf(box, 1), sides[1].all);
+  return compareShares(samplesOf(box, 0), sides[0].all, samplesOf(box, 1), sides[1].all, errorsOf(box.fn, "total"));
+}
+
+/** How many errors of independent samples a change of this function's share must exceed: for noise, and to be clear. */
+function errorsOf(fn, kind) {
+  const { errors } = profile;
+  return [errors.noise, errors.clear].map((limit) => limit * (errors[kind][fn.index] ?? 1));
 }
 
 function samplesOf(box, side) {
@@ -94,7 +103,7 @@ function samplesOf(box, side) {
 function describe(box) {
   const change = changeOf(box);
   const lines = [["tip-name", box.fn.name]];
-  lines.push(["tip-share", `${formatPoints(change.points)} points ± ${change.noise.toFixed(1)}, ${VERDICTS[change.verdict]}`]);
+  lines.push(["tip-share", `${formatPoints(change.points)} points ± ${change.noise.toFixed(1)}, ${verdicts[change.verdict]}`]);
   ["A", "B"].forEach((name, side) => {
     const samples = samplesOf(box, side);
     lines.push(["tip-more", `${name}  ${formatPercent(samples, sides[side].all)}  ${formatSamples(samples)}`]);
@@ -133,8 +142,8 @@ function rowsOf([a, b]) {
     }
   });
   for (const row of rows.values()) {
-    row.selfChange = compareShares(row.selfA, sides[0].all, row.selfB, sides[1].all);
-    row.totalChange = compareShares(row.totalA, sides[0].all, row.totalB, sides[1].all);
+    row.selfChange = compareShares(row.selfA, sides[0].all, row.selfB, sides[1].all, errorsOf(row.fn, "own"));
+    row.totalChange = compareShares(row.totalA, sides[0].all, row.totalB, sides[1].all, errorsOf(row.fn, "total"));
     // Among equal changes the larger total change comes first.
     row.self = Math.abs(row.totalChange.points);
   }
@@ -183,7 +192,7 @@ function refine() {
   table.show(rows, 0);
   const clear = rows.filter((row) => row.selfChange.verdict === "clear").length;
   const counted = `${formatCount(rows.length)} ${rows.length === 1 ? "function" : "functions"}`;
-  find("#functions-count").textContent = `${counted}, ${formatCount(clear)} with a clear change of self`;
+  find("#functions-count").textContent = `${counted}, ${formatCount(clear)} with a change of self that is ${verdicts.clear}`;
   find("#matches").textContent = matches ? counted : "";
   address.keep();
 }

@@ -2,7 +2,7 @@
 
 import { formatCount, formatDuration, formatPercent, formatSamples } from "../shared/format.js";
 import { textSpan } from "../shared/elements.js";
-import { decodeProfile, RARE_FROM, STATES } from "./profile.js";
+import { decodeProfile, RARE_FROM, STATES, tracksLabel } from "./profile.js";
 import { shapeTree } from "./shape.js";
 import { hottestLines, keepMatches, keepUnder, samplesIn, sumFunctions, sumGroups, sumKept, sumLines, sumMatches, sumSelection } from "./sums.js";
 import { boxAt, CallersFirst, followPath, LeavesFirst } from "./views.js";
@@ -176,7 +176,7 @@ function drawChart(palette) {
     functions: profile.functions,
     window,
     periodNs: rateHz > 0 ? 1e9 / rateHz : sliceNs,
-    track: profile.tracks[track]?.name ?? "",
+    track: profile.tracks[track]?.label ?? "",
     fill: (fn) => palette.fill({ fn }, state.dark),
   });
 }
@@ -211,7 +211,7 @@ function refine() {
 function sayWhole(box) {
   const chosen = STATES.filter((_, index) => state.states.has(index));
   const parts = [`100 % = ${formatCount(zoomed.all)} ${chosen.join(" + ")} samples`];
-  if (state.tracks) parts.push(` of ${[...state.tracks].map((track) => profile.tracks[track].name).join(", ")}`);
+  if (state.tracks) parts.push(` of ${tracksLabel(profile, state.tracks)}`);
   if (state.within) parts.push(`, ${state.within.label}`);
   else if (state.range) parts.push(`, ${timeline.describe(state.range)}`);
   if (box.parent) parts.push(`, in ${box.fn.short}`);

@@ -27,10 +27,34 @@ export function decodeProfile(text) {
     location: location(data.functions.location[index]),
   }));
   const nodes = decodeNodes(data.nodes, functions);
-  const tracks = data.tracks.map((track) => ({ ...track, name: string(track.name), samples: STATES.map(() => 0) }));
-  const profile = { functions, locations, nodes, tracks, timeline: decodeTimeline(data.timeline), merged: data.merged };
+  const tracks = data.tracks.map((track) => ({ ...track, name: string(track.name), label: string(track.name), samples: STATES.map(() => 0) }));
+  const processes = data.processes.map((process) => ({ ...process, name: `${string(process.name)} ${process.pid}` }));
+  for (const { name, tracks: threads } of processes) {
+    // The only thread of a process is the process.
+    for (const track of threads) tracks[track].label = threads.length > 1 ? `${name}, ${tracks[track].name} ${tracks[track].id}` : name;
+  }
+  const profile = { functions, locations, nodes, tracks, processes, timeline: decodeTimeline(data.timeline), merged: data.merged, errors: data.errors };
   countWhole(profile);
   return profile;
+}
+
+/** The rows of the timeline: a process with all its threads, then each thread of several; a vCPU. */
+export function trackRows({ tracks, processes }) {
+  const ofProcesses = new Set(processes.flatMap((process) => process.tracks));
+  const others = tracks.map((track, index) => ({ name: track.name, label: track.label, tracks: [index] })).filter((_, index) => !ofProcesses.has(index));
+  const rows = processes.flatMap((process) => {
+    const threads = process.tracks.map((track) => ({ name: `${tracks[track].name} ${tracks[track].id}`, label: tracks[track].label, tracks: [track], isThread: true }));
+    return [{ name: process.name, label: process.name, tracks: process.tracks }, ...(threads.length > 1 ? threads : [])];
+  });
+  return [...rows, ...others];
+}
+
+/** What a choice of tracks is called: processes of which all threads are chosen, and single tracks. */
+export function tracksLabel(profile, chosen) {
+  const whole = profile.processes.filter((process) => process.tracks.every((track) => chosen.has(track)));
+  const named = new Set(whole.flatMap((process) => process.tracks));
+  const rest = [...chosen].filter((track) => !named.has(track));
+  return [...whole.map((process) => process.name), ...rest.map((track) => profile.tracks[track].label)].join(", ");
 }
 
 function decodeNodes(columns, functions) {

@@ -180,14 +180,15 @@ export function sumGroups({ functions }, { nodes }, sums, groupOf) {
 }
 
 /** How many samples of each state each track has in each slice: `counts[track][STATES.length * slice + state]`. */
-export function countSlices({ nodes, tracks, timeline }, shown) {
+export function countSlices({ nodes, tracks, timeline }, rows) {
   const { cells, entryNode, entrySamples, slices } = timeline;
-  const counts = tracks.map((_, index) => (shown.has(index) ? new Uint32Array(STATES.length * slices) : null));
+  const counts = rows.map(() => new Uint32Array(STATES.length * slices));
+  const ofTrack = tracks.map((_, track) => counts.filter((_, row) => rows[row].tracks.includes(track)));
   for (let cell = 0; cell < cells.slice.length; cell += 1) {
-    const ofTrack = counts[cells.track[cell]];
-    if (!ofTrack) continue;
-    for (let entry = cells.start[cell]; entry < cells.start[cell + 1]; entry += 1) {
-      ofTrack[STATES.length * cells.slice[cell] + nodes.state[entryNode[entry]]] += entrySamples[entry];
+    for (const count of ofTrack[cells.track[cell]]) {
+      for (let entry = cells.start[cell]; entry < cells.start[cell + 1]; entry += 1) {
+        count[STATES.length * cells.slice[cell] + nodes.state[entryNode[entry]]] += entrySamples[entry];
+      }
     }
   }
   return counts;

@@ -1,16 +1,16 @@
-// The timeline: a row for each track, what it was doing in colour, and a range that the reader drags
+// The timeline: a row for each process and each of its threads or for each vCPU, what it was doing in colour, and a range that the reader drags
 // or moves by keys. Ranges are whole slices. What a range or a chosen track means is up to the caller.
 
 import { formatCount, formatDuration, formatPercent, formatSamples, timeFormat } from "../shared/format.js";
 import { textSpan } from "../shared/elements.js";
 import { oncePerFrame } from "../shared/frames.js";
-import { RARE_FROM, STATES } from "./profile.js";
+import { RARE_FROM, STATES, trackRows } from "./profile.js";
 import { countSlices, samplesIn } from "./sums.js";
 import { roundStep, windowFrom, zoomWindow } from "../shared/zoom.js";
 
-const TRACKS_FOLDED = 8;
-/** More tracks than this are too many to read; those with most samples are shown. */
-const TRACKS_MAX = 200;
+const ROWS_FOLDED = 8;
+/** More rows than this are too many to read; those with most samples are shown. */
+const ROWS_MAX = 200;
 const AXIS_PX = 22;
 const TRACK_PX = 28;
 const BAR_PX = 20;
@@ -68,38 +68,41 @@ export class Timeline {
     canvas.addEventListener("keydown", (event) => this.keyPressed(event));
   }
 
-  /** Makes the rows of the tracks that are shown, in the order of the tracks. */
+  /** Makes the rows that are shown, in their order: those with most samples, and a process before its threads. */
   fill() {
-    const samples = (track) => track.samples.reduce((sum, count) => sum + count, 0);
-    const { tracks } = this.profile;
-    const most = tracks.map((_, index) => index).sort((a, b) => samples(tracks[b]) - samples(tracks[a]));
-    const kept = this.unfolded ? most.slice(0, TRACKS_MAX) : most.slice(0, TRACKS_FOLDED);
-    this.shown = kept.sort((a, b) => a - b);
-    this.counts = countSlices(this.profile, new Set(this.shown));
-    this.list.replaceChildren(...this.shown.map((track) => this.trackButton(track)));
-    this.more.hidden = this.unfolded || this.shown.length === tracks.length;
-    const next = Math.min(tracks.length, TRACKS_MAX);
-    this.more.textContent = next < tracks.length ? `Show ${next} of ${formatCount(tracks.length)} tracks` : `Show all ${formatCount(next)} tracks`;
+    const ofTrack = this.profile.tracks.map((track) => track.samples.reduce((sum, count) => sum + count, 0));
+    const rows = trackRows(this.profile);
+    const samples = rows.map((row) => row.tracks.reduce((sum, track) => sum + ofTrack[track], 0));
+    const most = rows.map((_, index) => index).sort((a, b) => samples[b] - samples[a]);
+    const kept = this.unfolded ? most.slice(0, ROWS_MAX) : most.slice(0, ROWS_FOLDED);
+    this.shown = kept.sort((a, b) => a - b).map((index) => rows[index]);
+    this.counts = countSlices(this.profile, this.shown);
+    this.list.replaceChildren(...this.shown.map((row) => this.rowButton(row)));
+    this.more.hidden = this.unfolded || this.shown.length === rows.length;
+    const next = Math.min(rows.length, ROWS_MAX);
+    const noun = this.profile.processes.length > 0 ? "processes and threads" : "tracks";
+    this.more.textContent = next < rows.length ? `Show ${next} of ${formatCount(rows.length)} ${noun}` : `Show all ${formatCount(next)} ${noun}`;
     this.mark();
   }
 
-  trackButton(index) {
-    const row = document.createElement("li");
+  rowButton(row) {
+    const item = document.createElement("li");
     const button = document.createElement("button");
     button.type = "button";
-    button.dataset.track = index;
-    button.append(textSpan("track-name", this.profile.tracks[index].name));
-    button.title = "Count only this track; with Ctrl, this one too";
-    button.addEventListener("click", (event) => this.choose(index, event.ctrlKey || event.metaKey));
-    row.append(button);
-    return row;
+    button.dataset.track = row.tracks.join(" ");
+    button.append(textSpan(row.isThread ? "track-name thread" : "track-name", row.name));
+    const what = row.tracks.length > 1 ? "these threads" : "this track";
+    button.title = `${row.label}: count only ${what}; with Ctrl, ${what} too`;
+    button.addEventListener("click", (event) => this.choose(row.tracks, event.ctrlKey || event.metaKey));
+    item.append(button);
+    return item;
   }
 
-  choose(index, too) {
+  choose(tracks, too) {
     const chosen = new Set(too ? (this.chosen ?? []) : []);
-    const only = this.chosen?.has(index) && (too || this.chosen.size === 1);
-    if (only) chosen.delete(index);
-    else chosen.add(index);
+    const only = tracks.every((track) => this.chosen?.has(track)) && (too || this.chosen.size === tracks.length);
+    if (only) tracks.forEach((track) => chosen.delete(track));
+    else tracks.forEach((track) => chosen.add(track));
     this.chosen = chosen.size > 0 ? chosen : null;
     this.mark();
     this.on.tracks(this.chosen);
@@ -143,15 +146,15 @@ export class Timeline {
 
   /** Brings marks and numbers in line with the choice of tracks and range. */
   mark() {
-    const sums = this.shown.map((track) => this.sumTrack(track, ...(this.range ?? [0, this.time.slices])));
+    const sums = this.shown.map((_, row) => this.sumRow(row, ...(this.range ?? [0, this.time.slices])));
     [...this.list.querySelectorAll("button")].forEach((button, row) => {
-      const { name } = this.profile.tracks[this.shown[row]];
-      const chosen = this.chosen?.has(this.shown[row]) ?? false;
+      const { label, tracks } = this.shown[row];
+      const chosen = tracks.every((track) => this.chosen?.has(track));
       const shares = sums[row].states.map((count, index) => `${STATES[index]} ${formatPercent(count, sums[row].all)}`);
       const states = shares.filter((_, index) => index < RARE_FROM || sums[row].states[index] > 0).join(", ");
       button.setAttribute("aria-pressed", String(chosen));
-      button.setAttribute("aria-label", `${name}: ${formatSamples(sums[row].all)}, ${states}. Count only this track.`);
-      button.classList.toggle("left-out", this.chosen !== null && !chosen);
+      button.setAttribute("aria-label", `${label}: ${formatSamples(sums[row].all)}, ${states}. Count only ${tracks.length > 1 ? "these threads" : "this track"}.`);
+      button.classList.toggle("left-out", this.chosen !== null && !tracks.some((track) => this.chosen.has(track)));
     });
     this.numbers.replaceChildren(...sums.map((sum) => {
       const row = document.createElement("div");
@@ -167,9 +170,9 @@ export class Timeline {
     this.draw();
   }
 
-  /** Samples of a track from one slice up to another: by state, and all. */
-  sumTrack(track, first, end) {
-    const counts = this.counts[track];
+  /** Samples of a row from one slice up to another: by state, and all. */
+  sumRow(row, first, end) {
+    const counts = this.counts[row];
     const count = STATES.length;
     const states = STATES.map(() => 0);
     for (let place = count * first; place < count * end; place += 1) states[place % count] += counts[place];
@@ -336,7 +339,7 @@ export class Timeline {
     );
     ink.none = hatchPattern(context, ink);
     this.drawAxis(context, ink, height);
-    this.shown.forEach((track, row) => this.drawTrack(context, ink, track, AXIS_PX + row * TRACK_PX + (TRACK_PX - BAR_PX) / 2));
+    this.shown.forEach((_, row) => this.drawRow(context, ink, row, AXIS_PX + row * TRACK_PX + (TRACK_PX - BAR_PX) / 2));
     this.drawRange(context, ink, height);
   }
 
@@ -358,14 +361,14 @@ export class Timeline {
     }
   }
 
-  /** Columns of pixels: the shares of what the track was doing; the empty rest had no samples. */
-  drawTrack(context, ink, track, top) {
-    const counts = this.counts[track];
+  /** Columns of pixels: the shares of what the row's tracks were doing; the empty rest had no samples. */
+  drawRow(context, ink, row, top) {
+    const counts = this.counts[row];
     const { sliceNs, rateHz, durationNs, slices } = this.time;
     const [first, end] = this.view;
     const left = Math.max(0, this.placeOf(0));
     const right = Math.min(this.width, this.placeOf(durationNs / sliceNs || slices));
-    context.globalAlpha = this.chosen === null || this.chosen.has(track) ? 1 : 0.3;
+    context.globalAlpha = this.chosen === null || this.shown[row].tracks.some((track) => this.chosen.has(track)) ? 1 : 0.3;
     context.fillStyle = ink.none;
     context.fillRect(left, top, right - left, BAR_PX);
     const columns = Math.min(Math.ceil(this.width), end - first);

@@ -1,6 +1,6 @@
 //! The profiler overhead, as the four headlines that stand at the top of every report.
 
-use glass_profiler_core::model::{Profile, Sample, StackEnd};
+use glass_profiler_core::model::{Losses, Profile, Sample, StackEnd};
 
 use glass_profiler_core::format::{count, duration, percent, percent_lost};
 use glass_profiler_core::names::printable;
@@ -31,12 +31,14 @@ pub(crate) fn cards(profile: &Profile) -> [Card; 4] {
         name: "Samples",
         headline: format!("{} collected", count(taken)),
         detail: format!(
-            "{} expected, {} lost ({}), {} late ({})",
-            count(cost.samples_wanted),
+            "{} in time and {} late ({}), with {} lost ({}{}) {} were expected",
+            count(taken.saturating_sub(cost.samples_late)),
+            count(cost.samples_late),
+            percent(cost.samples_late, taken),
             count(cost.samples_lost),
             percent(cost.samples_lost, cost.samples_wanted),
-            count(cost.samples_late),
-            percent(cost.samples_late, taken)
+            why_lost(&cost.losses),
+            count(cost.samples_wanted)
         ),
         high: exceeds(cost.samples_lost, cost.samples_wanted, HIGH_PER_MILLE),
     };
@@ -82,6 +84,20 @@ pub(crate) fn cards(profile: &Profile) -> [Card; 4] {
         high: exceeds(cost.profiler_cpu_ns, duration_ns, HIGH_CPU_PER_MILLE),
     };
     [samples, stacks, pauses, profiler]
+}
+
+/// Of lost samples, why, where that was counted.
+fn why_lost(losses: &Losses) -> String {
+    let Losses { ring_full, throttled, overdue, not_stopped, queue_full, .. } = *losses;
+    let kinds = [
+        (ring_full, "found the kernel's buffer full"),
+        (throttled, "were throttled by the kernel"),
+        (overdue, "were left out or overdue"),
+        (not_stopped, "of vCPUs that could not be stopped or read in time"),
+        (queue_full, "were dropped, since writing was slower"),
+    ];
+    let kinds = kinds.into_iter().filter(|(samples, _)| *samples > 0);
+    kinds.map(|(samples, why)| format!("; {} {why}", count(samples))).collect()
 }
 
 /// Of stacks whose callers cannot be known, why.

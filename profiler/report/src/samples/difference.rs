@@ -4,16 +4,13 @@
 //! page of a difference is made of the same columns as any other. Shares are of samples: each
 //! recording is 100 %, however long it took and at whatever rate.
 
+use glass_profiler_core::guest::GuestKind;
 use glass_profiler_core::model::{Profile, Sample, Stack, State, Track};
 
+use super::variance::{CLEAR_ERRORS, Errors, NOISE_ERRORS};
 use glass_profiler_core::format::{count, duration, percent};
 use glass_profiler_core::names::printable;
 use glass_profiler_core::tree::{Node, Tree};
-
-/// Standard errors below which a change is called noise, and from which on it is called clear. By
-/// chance alone, one of 22 functions exceeds the first and one of 2,150 the second.
-const NOISE_ERRORS: f64 = 2.0;
-const CLEAR_ERRORS: f64 = 3.5;
 
 /// How sure it is that a share changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,16 +28,21 @@ pub enum Verdict {
 pub struct Change {
     /// B's share less A's, in percent of each recording.
     pub points: f64,
-    /// Two standard errors of `points`, if both shares are the same in truth.
+    /// What `points` exceeds by chance once in 22 times, if both shares are the same in truth: two standard errors of independent samples, and
+    /// more where these are not independent, or where runs differ.
     pub noise_points: f64,
     /// What follows from the two.
     pub verdict: Verdict,
 }
 
 /// Compares `a` of `all_a` samples with `b` of `all_b`: the test of two proportions with a common
-/// variance (Snedecor and Cochran, Statistical Methods, section 7.11). It takes samples to be independent. Those that are
-/// close in time are not quite, so the true noise is larger.
+/// variance (Snedecor and Cochran, Statistical Methods, section 7.11), of independent samples.
 pub fn change(a: u64, all_a: u64, b: u64, all_b: u64) -> Change {
+    change_with(a, all_a, b, all_b, [NOISE_ERRORS, CLEAR_ERRORS])
+}
+
+/// The same with other numbers of errors for noise and for what is clear.
+fn change_with(a: u64, all_a: u64, b: u64, all_b: u64, [noise, clear]: [f64; 2]) -> Change {
     if all_a == 0 || all_b == 0 {
         return Change { points: 0.0, noise_points: 100.0, verdict: Verdict::Noise };
     }
@@ -49,11 +51,11 @@ pub fn change(a: u64, all_a: u64, b: u64, all_b: u64) -> Change {
     let common = (a as f64 + b as f64) / (all_a as f64 + all_b as f64);
     let error = (common * (1.0 - common) * (1.0 / all_a as f64 + 1.0 / all_b as f64)).sqrt();
     let verdict = match difference.abs() {
-        size if size < NOISE_ERRORS * error || size == 0.0 => Verdict::Noise,
-        size if size < CLEAR_ERRORS * error => Verdict::Unsure,
+        size if size < noise * error || size == 0.0 => Verdict::Noise,
+        size if size < clear * error => Verdict::Unsure,
         _ => Verdict::Clear,
     };
-    Change { points: difference * 100.0, noise_points: NOISE_ERRORS * error * 100.0, verdict }
+    Change { points: difference * 100.0, noise_points: noise * error * 100.0, verdict }
 }
 
 /// What one function cost in both.
@@ -76,11 +78,13 @@ pub struct Difference {
     pub running: [u64; 2],
     /// In order of the change of own samples, largest first.
     pub functions: Vec<FunctionChange>,
+    /// How much shares differ by themselves.
+    pub errors: Errors,
 }
 
 impl Difference {
-    /// Counts the running samples of both.
-    pub fn build(a: &Profile, b: &Profile) -> Difference {
+    /// Counts the running samples of both sides, each of one recording or several.
+    pub fn build(a: &[&Profile], b: &[&Profile]) -> Difference {
         let tree = Tree::build(&join(a, b));
         let running = [0, 1].map(|track| tree.tracks[track].states.of(State::Running));
         let mut functions: Vec<FunctionChange> = (0..tree.functions.len())
@@ -93,7 +97,8 @@ impl Difference {
             }
         }
         functions.retain(|function| function.total_samples != [0, 0]);
-        let mut difference = Difference { tree, running, functions: Vec::new() };
+        let errors = Errors::of([a, b]);
+        let mut difference = Difference { tree, running, functions: Vec::new(), errors };
         functions.sort_by(|a, b| {
             let size = |function: &FunctionChange| difference.own(function).points.abs();
             let total = |function: &FunctionChange| difference.total(function).points.abs();
@@ -106,14 +111,24 @@ impl Difference {
 
     /// The change of a function's own share.
     pub fn own(&self, function: &FunctionChange) -> Change {
-        let [a, b] = function.self_samples;
-        change(a, self.running[0], b, self.running[1])
+        self.change(function.function, function.self_samples, 0)
     }
 
     /// The change of a function's share with its callees.
     pub fn total(&self, function: &FunctionChange) -> Change {
-        let [a, b] = function.total_samples;
-        change(a, self.running[0], b, self.running[1])
+        self.change(function.function, function.total_samples, 1)
+    }
+
+    fn change(&self, function: usize, [a, b]: [u64; 2], kind: usize) -> Change {
+        let function = &self.tree.functions[function];
+        let factor = self.errors.factors(&function.name, &function.image)[kind];
+        let errors = self.errors.limits().map(|errors| errors * factor);
+        change_with(a, self.running[0], b, self.running[1], errors)
+    }
+
+    /// What a change is called that chance alone does not explain.
+    pub fn clear_word(&self) -> &'static str {
+        if self.errors.has_runs() { "clear" } else { "beyond the error of sampling" }
     }
 
     /// Functions that occur in one recording only, and their own samples there.
@@ -124,12 +139,13 @@ impl Difference {
 }
 
 /// One profile with A's samples on track 0 and B's on track 1, all at one time.
-pub(crate) fn join(a: &Profile, b: &Profile) -> Profile {
+pub(crate) fn join(a: &[&Profile], b: &[&Profile]) -> Profile {
     let mut joined = Profile {
         tracks: ["A", "B"].map(|name| Track { name: name.to_string(), ..Track::default() }).to_vec(),
         ..Profile::default()
     };
-    for (track, profile) in [a, b].into_iter().enumerate() {
+    let of_a = a.iter().map(|profile| (0, *profile));
+    for (track, profile) in of_a.chain(b.iter().map(|profile| (1, *profile))) {
         let first_frame = joined.frames.len() as u32;
         let first_stack = joined.stacks.len() as u32;
         // What is missing from its own recording must not be found in the other one.
@@ -144,7 +160,7 @@ pub(crate) fn join(a: &Profile, b: &Profile) -> Profile {
         }));
         joined.samples.extend(profile.samples.iter().map(|sample| Sample {
             time_ns: 0,
-            track: track as u32,
+            track,
             stack: moved(sample.stack, profile.stacks.len(), first_stack),
             // Their tables are not joined.
             thread: None,
@@ -172,9 +188,22 @@ fn only_track(tree: &Tree, track: usize) -> Tree {
     Tree { functions: tree.functions.clone(), nodes, ..Tree::default() }
 }
 
-/// What makes the two hard to compare, one sentence each.
-pub(crate) fn remarks(a: &Profile, b: &Profile) -> Vec<String> {
+/// The guest of a recording; of a process without its process ID, which says nothing.
+pub(crate) fn guest(profile: &Profile) -> String {
+    let process = profile.guests.first().filter(|guest| matches!(guest.kind, GuestKind::Process { .. }));
+    let name = process.map_or(profile.origin.guest.as_str(), |guest| guest.name.as_str());
+    if name.is_empty() { "unnamed guest".to_string() } else { printable(name) }
+}
+
+/// What makes the two sides hard to compare, one sentence each.
+pub(crate) fn remarks(all_a: &[&Profile], all_b: &[&Profile]) -> Vec<String> {
+    let (Some(a), Some(b)) = (all_a.first(), all_b.first()) else { return Vec::new() };
     let mut remarks = Vec::new();
+    if all_a.len().max(all_b.len()) == 1 {
+        remarks.push(
+            "There is one recording a side: how much runs of the same program differ is not known, so a change that the error of sampling does not explain may be one of these. Several recordings a side show it: glass diff A1 A2 -- B1 B2.".to_string(),
+        );
+    }
     let mut differ = |what: &str, a: String, b: String, so: &str| {
         if a != b {
             remarks.push(format!("{what}: A {a}, B {b}. {so}"));
@@ -184,8 +213,8 @@ pub(crate) fn remarks(a: &Profile, b: &Profile) -> Vec<String> {
     let rate = |profile: &Profile| format!("{} Hz", count(profile.origin.rate_hz.into()));
     differ(
         "The guests differ",
-        named(&a.origin.guest),
-        named(&b.origin.guest),
+        guest(a),
+        guest(b),
         "Functions are matched by name and image; what only one has is all gain or loss.",
     );
     differ(
@@ -200,7 +229,12 @@ pub(crate) fn remarks(a: &Profile, b: &Profile) -> Vec<String> {
         named(&b.origin.backend),
         "Ways to sample differ in what they see while a guest is idle or in its kernel.",
     );
-    for (name, profile) in [("A", a), ("B", b)] {
+    let mut named: Vec<(String, &Profile)> = Vec::new();
+    for (side, profiles) in [("A", all_a), ("B", all_b)] {
+        let name = |number: usize| if profiles.len() == 1 { side.to_string() } else { format!("{side}{number}") };
+        named.extend(profiles.iter().zip(1..).map(|(profile, number)| (name(number), *profile)));
+    }
+    for (name, profile) in named {
         let cost = &profile.cost;
         if u128::from(cost.samples_lost) * 20 > cost.samples_wanted.into() {
             let lost = percent(cost.samples_lost, cost.samples_wanted);

@@ -5,3 +5,4 @@ pub mod difference;
 pub mod page;
 pub(crate) mod text;
 pub mod timeline;
+pub mod variance;

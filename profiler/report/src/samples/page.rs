@@ -13,6 +13,7 @@ use glass_profiler_core::model::{Profile, State};
 use serde::Serialize;
 
 use crate::samples::timeline::Timeline;
+use crate::samples::variance::Errors;
 use glass_profiler_core::names;
 use glass_profiler_core::tree::{Inlined, Kind, Tree};
 
@@ -30,8 +31,22 @@ struct Data<'a> {
     locations: Locations,
     nodes: Nodes,
     tracks: Vec<Track>,
+    processes: Vec<Process>,
     timeline: Times,
     merged: MergedNodes,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    errors: Option<ErrorColumns>,
+}
+
+/// How many errors of independent samples a change of a share must exceed, for a difference: by function.
+#[derive(Serialize)]
+struct ErrorColumns {
+    noise: f64,
+    clear: f64,
+    has_runs: bool,
+    /// Factors of both for a function's own share, and for its share with callees.
+    own: Vec<f64>,
+    total: Vec<f64>,
 }
 
 #[derive(Serialize, Default)]
@@ -66,6 +81,13 @@ struct Nodes {
 struct Track {
     name: usize,
     id: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Process {
+    name: usize,
+    pid: u32,
+    tracks: Vec<usize>,
 }
 
 #[derive(Serialize)]
@@ -108,7 +130,7 @@ impl Strings {
 /// The data of the page that [`crate::html`] makes, safe to stand inside a `<script>` element.
 pub fn json(profile: &Profile) -> String {
     let (tree, timeline) = by_line(profile);
-    write(&tree, &timeline)
+    write(&tree, &timeline, None)
 }
 
 /// What a page is made from: a tree by line, small enough to show, and its samples over time.
@@ -119,7 +141,8 @@ pub(crate) fn by_line(profile: &Profile) -> (Tree, Timeline) {
     (tree, timeline)
 }
 
-pub(crate) fn write(tree: &Tree, timeline: &Timeline) -> String {
+/// `errors` are those of a difference.
+pub(crate) fn write(tree: &Tree, timeline: &Timeline, errors: Option<&Errors>) -> String {
     let mut strings = Strings::default();
     let functions = functions(tree, &mut strings);
     let mut locations = Locations::default();
@@ -139,6 +162,12 @@ pub(crate) fn write(tree: &Tree, timeline: &Timeline) -> String {
         });
     }
     let tracks = tree.tracks.iter().map(|track| Track { name: strings.add(&track.name), id: track.id }).collect();
+    let processes = tree.processes.iter().map(|process| Process {
+        name: strings.add(&process.name),
+        pid: process.pid,
+        tracks: process.tracks.clone(),
+    });
+    let processes = processes.collect();
     let data = Data {
         version: VERSION,
         strings: strings.list.iter().map(String::as_str).collect(),
@@ -146,6 +175,7 @@ pub(crate) fn write(tree: &Tree, timeline: &Timeline) -> String {
         locations,
         nodes,
         tracks,
+        processes,
         timeline: Times {
             slice_ns: timeline.slice_ns,
             slices: timeline.slices,
@@ -159,10 +189,19 @@ pub(crate) fn write(tree: &Tree, timeline: &Timeline) -> String {
             samples: tree.merged.samples,
             below: tree.merged.below_samples,
         },
+        errors: errors.map(|errors| error_columns(tree, errors)),
     };
     // Maps with odd keys and failing writers are the only ways for this to fail.
     let json = serde_json::to_string(&data).expect("columns of numbers and texts can be written");
     escape_for_script(&json)
+}
+
+fn error_columns(tree: &Tree, errors: &Errors) -> ErrorColumns {
+    let round = |number: f64| (number * 1000.0).round() / 1000.0;
+    let [noise, clear] = errors.limits().map(round);
+    let factors = tree.functions.iter().map(|function| errors.factors(&function.name, &function.image).map(round));
+    let (own, total) = factors.map(|[own, total]| (own, total)).unzip();
+    ErrorColumns { noise, clear, has_runs: errors.has_runs(), own, total }
 }
 
 fn functions(tree: &Tree, strings: &mut Strings) -> Functions {

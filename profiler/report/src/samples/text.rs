@@ -5,6 +5,8 @@ mod difference;
 
 pub use difference::text as difference;
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use glass_profiler_core::model::{Origin, Profile, State, StateCounts};
@@ -13,7 +15,7 @@ use unicode_width::UnicodeWidthStr;
 use crate::samples::cost::cards;
 use glass_profiler_core::format::{count, cut_end, cut_start, date, duration, pad, percent};
 use glass_profiler_core::names::printable;
-use glass_profiler_core::tree::{FunctionTotal, TrackShare, Tree};
+use glass_profiler_core::tree::{FunctionTotal, Tree};
 
 /// No line is wider.
 const COLUMNS: usize = 100;
@@ -95,27 +97,64 @@ fn origin(out: &mut String, origin: &Origin) {
     line(out, &format!("  {}", cut_start(&symbols, COLUMNS - 2)));
 }
 
+/// A line of the table of tracks: a process with all its threads, a thread, a vCPU.
+struct Row {
+    name: String,
+    /// Indices into [`Tree::tracks`].
+    tracks: Vec<usize>,
+    states: StateCounts,
+}
+
 fn tracks(out: &mut String, tree: &Tree) {
+    let rows = rows(tree);
+    let heading = if tree.processes.is_empty() { "Tracks" } else { "Processes and threads" };
     line(
         out,
-        &format!("\n{} {:>12} {:>10} {:>10} {:>10}", pad("Tracks", 36), "samples", "running", "spinning", "idle"),
+        &format!("\n{} {:>12} {:>10} {:>10} {:>10}", pad(heading, 36), "samples", "running", "spinning", "idle"),
     );
-    let shown = if tree.tracks.len() > TRACKS_MAX { TRACKS_MAX - 1 } else { tree.tracks.len() };
-    let (first, rest) = tree.tracks.split_at(shown);
-    for track in first {
-        track_line(out, &track.name, &track.states);
+    // The largest, in their order. A process has at least as many samples as each of its threads, and is in front of them.
+    let mut kept: Vec<usize> = (0..rows.len()).collect();
+    kept.sort_by_key(|row| Reverse(rows[*row].states.all()));
+    kept.truncate(if rows.len() > TRACKS_MAX { TRACKS_MAX - 1 } else { rows.len() });
+    kept.sort_unstable();
+    let mut rest: BTreeSet<usize> = (0..tree.tracks.len()).collect();
+    for row in kept.iter().map(|index| &rows[*index]) {
+        track_line(out, &row.name, &row.states);
+        row.tracks.iter().for_each(|track| _ = rest.remove(track));
     }
     if !rest.is_empty() {
-        track_line(out, &format!("{} more", count(rest.len() as u64)), &sum(rest));
+        let name = format!("{} more", count(rest.len() as u64));
+        track_line(out, &name, &sum(tree, rest.iter()));
     }
     if tree.tracks.len() > 1 {
-        track_line(out, "all", &sum(&tree.tracks));
+        track_line(out, "all", &sum(tree, (0..tree.tracks.len()).collect::<Vec<_>>().iter()));
     }
 }
 
-fn sum(tracks: &[TrackShare]) -> StateCounts {
-    tracks.iter().fold(StateCounts::default(), |mut sum, track| {
-        sum += track.states;
+fn rows(tree: &Tree) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let mut of_none: BTreeSet<usize> = (0..tree.tracks.len()).collect();
+    let mut row = |name, tracks: &[usize]| {
+        rows.push(Row { name, tracks: tracks.to_vec(), states: sum(tree, tracks.iter()) });
+    };
+    for process in &tree.processes {
+        row(process.label(), &process.tracks);
+        for index in &process.tracks {
+            of_none.remove(index);
+            // The only thread of a process is the process.
+            if let Some(track) = tree.tracks.get(*index).filter(|_| process.tracks.len() > 1) {
+                row(format!("  {} {}", track.name, track.id.unwrap_or(0)), &[*index]);
+            }
+        }
+    }
+    of_none.into_iter().for_each(|index| row(tree.tracks[index].name.clone(), &[index]));
+    rows
+}
+
+fn sum<'a>(tree: &Tree, tracks: impl Iterator<Item = &'a usize>) -> StateCounts {
+    let states = tracks.filter_map(|index| Some(tree.tracks.get(*index)?.states));
+    states.fold(StateCounts::default(), |mut sum, states| {
+        sum += states;
         sum
     })
 }

@@ -26,7 +26,7 @@ fn after() -> Profile {
 fn the_text_is_as_it_was_read() {
     crate::support::profiles::compare_golden(
         "difference.txt",
-        &glass_profiler_report::difference_text(&service(3_000, 1), &faster(4_000, 2), 25),
+        &glass_profiler_report::difference_text(&[&service(3_000, 1)], &[&faster(4_000, 2)], 25),
     );
 }
 
@@ -35,14 +35,14 @@ fn no_line_of_the_text_is_too_wide() {
     let (mut a, mut b) = (service(3_000, 1), after());
     a.origin.guest = "長".repeat(300);
     b.warnings.push("w ".repeat(300));
-    for line in glass_profiler_report::difference_text(&a, &b, 1_000).lines() {
+    for line in glass_profiler_report::difference_text(&[&a], &[&b], 1_000).lines() {
         assert!(unicode_width::UnicodeWidthStr::width(line) <= 100, "{line:?}");
     }
 }
 
 #[test]
 fn nothing_can_be_said_about_an_empty_recording() {
-    let text = glass_profiler_report::difference_text(&Profile::default(), &small(), 10);
+    let text = glass_profiler_report::difference_text(&[&Profile::default()], &[&small()], 10);
     assert!(text.contains("There are no running samples in one of them: nothing can be compared."), "{text}");
     let Some(mut browser) = Browser::open(&glass_profiler_report::difference_html(&Profile::default(), &small()))
     else {
@@ -55,7 +55,7 @@ fn nothing_can_be_said_about_an_empty_recording() {
 #[test]
 fn each_side_is_counted_by_itself() {
     let (a, b) = (service(5_000, 1), faster(7_000, 2));
-    let difference = Difference::build(&a, &b);
+    let difference = Difference::build(&[&a], &[&b]);
     let running =
         |profile: &Profile| profile.samples.iter().filter(|sample| sample.state == State::Running).count() as u64;
     assert_eq!(difference.running, [running(&a), running(&b)]);
@@ -87,7 +87,7 @@ fn what_is_missing_stays_missing() {
     let mut a = small();
     a.samples[0].stack = 4;
     a.stacks[1].frames[2] = 4;
-    let difference = Difference::build(&a, &after());
+    let difference = Difference::build(&[&a], &[&after()]);
     let fresh =
         difference.functions.iter().find(|function| difference.tree.functions[function.function].name == "app::fresh");
     assert_eq!(fresh.expect("B has it").total_samples[0], 0);
@@ -100,7 +100,7 @@ fn two_recordings_of_the_same_thing_differ_by_noise() {
     let (mut a, mut b) = (a, b);
     a.samples = a.samples.into_iter().step_by(2).collect();
     b.samples = b.samples.into_iter().skip(1).step_by(2).collect();
-    let difference = Difference::build(&a, &b);
+    let difference = Difference::build(&[&a], &[&b]);
     let verdicts: Vec<Verdict> = difference.functions.iter().map(|function| difference.own(function).verdict).collect();
     let noise = verdicts.iter().filter(|verdict| **verdict == Verdict::Noise).count();
     assert!(noise * 100 >= verdicts.len() * 92, "{noise} of {}", verdicts.len());
@@ -112,7 +112,7 @@ fn two_recordings_of_the_same_thing_differ_by_noise() {
 fn the_page_says_what_the_text_says() {
     let (a, b) = (service(5_000, 1), faster(8_000, 2));
     let Some(mut browser) = Browser::open(&glass_profiler_report::difference_html(&a, &b)) else { return };
-    let difference = Difference::build(&a, &b);
+    let difference = Difference::build(&[&a], &[&b]);
     while browser.eval("document.querySelector('#functions .more').hidden") == json!(false) {
         browser.click("#functions .more");
     }

@@ -51,7 +51,7 @@ fn slower_flushes_are_seen_and_equal_spans_are_noise() {
 fn a_page_has_the_tables_of_traces_with_and_without_samples() {
     let [a, b] = both();
     for (profile, has_functions) in [(Profile::default(), false), (small(), true)] {
-        let side = |trace| Side { profile: &profile, trace: Some(trace) };
+        let side = |trace| Side { profiles: vec![&profile], trace: Some(trace) };
         let Some(mut browser) = Browser::open(&recordings_difference(side(&a), side(&b))) else { return };
         let found = browser.eval(
             "[...document.querySelectorAll('.trace-difference tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent)).find((row) => row[0] === 'disk 0 flush')[5]",

@@ -68,7 +68,7 @@ impl Source for FakeSource {
     }
 
     fn counts(&self) -> Counts {
-        Counts { wanted: self.delivered, ..Default::default() }
+        Counts { delivered: self.delivered, ..Default::default() }
     }
 
     fn detach(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {

@@ -78,7 +78,7 @@ fn a_session_ends_when_the_caller_wishes_so() {
     let (collected, outcome) = run(&mut source, Collector::default(), Some(PATIENCE), |status| {
         rounds += 1;
         assert_eq!(status.lost(), 0);
-        if status.counts.wanted >= 9 { Wish::Stop } else { Wish::Continue }
+        if status.counts.delivered >= 9 { Wish::Stop } else { Wish::Continue }
     })
     .unwrap();
     assert!(matches!(outcome.end, End::Stopped), "{:?}", outcome.end);
@@ -122,7 +122,7 @@ fn a_slow_sink_is_counted_as_loss_and_not_as_pause() {
     let sink = Collector { stands_still: true, ..Default::default() };
     let gate = sink.gate.clone();
     let (collected, outcome) = run(&mut source, sink, None, |status| {
-        if status.counts.wanted < 60_000 {
+        if status.counts.delivered < 60_000 {
             return Wish::Continue;
         }
         gate.store(true, Ordering::Release);

@@ -68,7 +68,11 @@ pub(in super::super) fn picture() -> Picture {
         tracks: vec![track(0, &idle_then_busy), track(1, &[State::Running, State::Idle])],
         progress: Progress { samples_taken: 9_000, samples_dropped: 0, stacks_broken: 20, pause },
         status: Status {
-            counts: glass_profiler_guests::Counts { wanted: 9_003, lost: 3, ..Default::default() },
+            counts: glass_profiler_guests::Counts {
+                delivered: 9_000,
+                losses: glass_profiler_core::model::Losses { overdue: 3, ..Default::default() },
+                ..Default::default()
+            },
             dropped: 0,
         },
         samples_per_sec: 1993.7,

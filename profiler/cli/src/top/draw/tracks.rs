@@ -11,8 +11,8 @@ use super::Theme;
 use crate::top::app::App;
 use crate::top::text::{count, cut_end, pad};
 
-/// Columns of a track's name.
-const NAME: usize = 14;
+/// Columns of the tracks' names, at least and at most: threads have their numbers, and those of their processes.
+const NAME: (usize, usize) = (14, 34);
 /// Tracks may take one in this many of the window's rows.
 const WINDOW_PART: u16 = 4;
 /// Columns of the bar and of the history, at least and at most.
@@ -41,8 +41,11 @@ fn order(app: &App) -> Vec<(&LiveTrack, Shares)> {
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &App, theme: &Theme) {
     let tracks = order(app);
     let shown = if tracks.len() > usize::from(area.height) { usize::from(area.height) - 1 } else { tracks.len() };
+    let longest = tracks[..shown].iter().map(|(track, _)| track.name.chars().count()).max().unwrap_or(0);
+    let name = longest.clamp(NAME.0, NAME.1.min((usize::from(area.width) / 3).max(NAME.0)));
+    let width = usize::from(area.width);
     let mut lines: Vec<Line<'_>> =
-        tracks[..shown].iter().map(|(track, now)| line(track, *now, app, theme, area.width.into())).collect();
+        tracks[..shown].iter().map(|(track, now)| line(track, *now, app, theme, (width, name))).collect();
     if shown < tracks.len() {
         let rest = &tracks[shown..];
         let running: f64 = rest.iter().map(|(_, now)| now.running).sum();
@@ -52,13 +55,13 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &App, theme: &Theme) 
     frame.render_widget(Paragraph::new(lines), area);
 }
 
-fn line(track: &LiveTrack, now: Shares, app: &App, theme: &Theme, width: usize) -> Line<'static> {
+fn line(track: &LiveTrack, now: Shares, app: &App, theme: &Theme, (width, columns): (usize, usize)) -> Line<'static> {
     let is_chosen = app.query.track == Some(track.track);
     let mark = if is_chosen { '▶' } else { ' ' };
-    let name = format!("{mark}{} ", pad(&cut_end(&track.name, NAME), NAME));
+    let name = format!("{mark}{} ", pad(&cut_end(&track.name, columns), columns));
     let name_style = if is_chosen { theme.strong() } else { ratatui::style::Style::new() };
     let numbers = numbers(now);
-    let columns_max = width.saturating_sub(NAME + 2 + numbers.len() + 3);
+    let columns_max = width.saturating_sub(columns + 2 + numbers.len() + 3);
     let bar = (columns_max * 3 / 5).clamp(BAR.0, BAR.1);
     let history = columns_max.saturating_sub(bar).clamp(HISTORY.0, HISTORY.1);
     let part = |share: f64| (share * bar as f64).round() as usize;
@@ -71,7 +74,7 @@ fn line(track: &LiveTrack, now: Shares, app: &App, theme: &Theme, width: usize) 
         Span::styled("·".repeat(bar - running - spinning), theme.quiet()),
         Span::raw(numbers),
     ];
-    if width > NAME + BAR.0 + HISTORY.0 + 40 {
+    if width > columns + BAR.0 + HISTORY.0 + 40 {
         spans.push(Span::styled(sparkline(&track.activity.history(), history), theme.running()));
     }
     Line::from(spans)

@@ -8,6 +8,7 @@ mod kernel;
 mod processes;
 mod records;
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,16 +18,18 @@ use std::time::{Duration, Instant};
 
 use glass_profiler_core::event::{Event, FileIdentity, Mapping, Placement};
 use glass_profiler_core::jit::is_anonymous;
+use glass_profiler_core::model::Losses;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::error::GuestError;
 use crate::files::VDSO;
-use crate::proc::{has_ended, living, parse_maps, threads};
-use crate::sys::{Held, PerfEvent, PerfSettings, raise_descriptor_limit};
+use crate::proc::{Descendant, descendants, has_ended, living, parse_maps, threads};
+use crate::sys::{Held, PerfEvent, PerfSettings, RedZone, raise_descriptor_limit};
 use crate::{Counts, Flow, Source};
 use kernel::{Kernel, Texts};
-use records::{Record, Sorter};
+use processes::Processes;
+use records::{Record, RedZoneRecord, Sorter};
 
 /// Buffer for each CPU, in bytes: the first that the kernel grants. The last is what it grants to
 /// every user by default (`perf_event_mlock_kb`).
@@ -35,6 +38,8 @@ const RING_BYTES: [usize; 3] = [8 << 20, 2 << 20, 512 << 10];
 const RINGS_BYTES_MAX: usize = 64 << 20;
 /// How often the buffers are emptied.
 const DRAIN_PERIOD: Duration = Duration::from_millis(10);
+/// So many threads are opened before the buffers are emptied, which fill meanwhile.
+const DRAIN_THREADS: usize = 64;
 /// Rounds of looking for threads that were started while we opened the others.
 const THREAD_ROUNDS_MAX: usize = 8;
 /// The largest stack copy that the kernel's record format allows, in bytes.
@@ -64,21 +69,69 @@ pub struct Process {
     seen: Seen,
     /// Can be read once the process has ended, also by a process without a view of it.
     end: Option<OwnedFd>,
-    warning: Option<String>,
+    /// Copies what is below stack pointers, where that is permitted.
+    red_zone: Option<RedZone>,
+    /// Warnings that come with the first events.
+    notes: Vec<String>,
 }
 
 /// Texts of `/proc` that take rights to be read.
 #[derive(Debug)]
 struct Seen {
     kernel: Result<Texts, String>,
+    processes: Vec<SeenProcess>,
+}
+
+impl Default for Seen {
+    fn default() -> Seen {
+        Seen { kernel: Err(String::new()), processes: Vec::new() }
+    }
+}
+
+/// A process that was there before.
+#[derive(Debug)]
+struct SeenProcess {
+    of: Descendant,
     /// The threads, with their names.
     threads: Vec<(u32, String)>,
     maps: String,
 }
 
-impl Default for Seen {
-    fn default() -> Seen {
-        Seen { kernel: Err(String::new()), threads: Vec::new(), maps: String::new() }
+impl SeenProcess {
+    fn read(of: Descendant) -> Result<SeenProcess, GuestError> {
+        let pid = of.pid;
+        let name = |tid: u32| {
+            let name = fs::read(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
+            (tid, String::from_utf8_lossy(&name).trim_end().to_owned())
+        };
+        let threads = threads(pid)?.into_iter().map(name).collect();
+        let path = format!("/proc/{}/maps", living(pid));
+        let maps = fs::read(&path).map_err(|error| match is_permission(&error) {
+            true => GuestError::NotPermitted {
+                action: format!("read which programs process {pid} has mapped"),
+                remedy: "it belongs to another user or is protected: run glass as root of the machine, or give it CAP_SYS_PTRACE"
+                    .to_owned(),
+            },
+            false => GuestError::NoProcess(pid),
+        })?;
+        Ok(SeenProcess { of, threads, maps: String::from_utf8_lossy(&maps).into_owned() })
+    }
+
+    fn announce(&self, processes: &mut Processes, sink: &mut dyn FnMut(Event)) {
+        let space = processes.found(self.of.pid, self.of.parent, sink);
+        for (tid, name) in &self.threads {
+            processes.name(self.of.pid, *tid, name.clone(), sink);
+        }
+        for line in parse_maps(&self.maps).into_iter().filter(|line| line.executable && has_code(&line.path)) {
+            let mapping = Mapping {
+                start: line.start,
+                end: line.end,
+                path: line.path,
+                placement: Placement::FileOffset(line.offset),
+                file: Some(FileIdentity { device: line.device, inode: line.inode }),
+            };
+            sink(Event::Map { space, mapping });
+        }
     }
 }
 
@@ -166,31 +219,63 @@ fn parse_cpus(list: &str) -> Vec<u32> {
 }
 
 impl Process {
-    /// Attaches to a running process.
+    /// Attaches to a running process, and to those that it has started, directly or not. What they start from now on is sampled, too.
     pub fn attach(pid: u32, settings: ProcessSettings) -> Result<Process, GuestError> {
         threads(pid)?;
         raise_descriptor_limit();
         let mut process = Process::new(pid, settings);
-        let mut opened: Vec<u32> = Vec::new();
-        let cpus = cpus();
-        for _ in 0..THREAD_ROUNDS_MAX {
-            let new: Vec<u32> = threads(pid)?.into_iter().filter(|tid| !opened.contains(tid)).collect();
-            if new.is_empty() {
-                break;
-            }
-            for tid in new {
-                opened.push(tid);
-                process.open(tid, &cpus, settings, false)?;
-            }
-        }
+        process.open_all(settings)?;
         if process.events.is_empty() {
             return Err(GuestError::NoProcess(pid));
         }
-        for event in &process.events {
-            event.enable().map_err(system("start sampling"))?;
-        }
         process.look()?;
         Ok(process)
+    }
+
+    /// Samples all threads of the process and of its descendants, each once: one that is started by a thread that is
+    /// sampled already inherits that, and the kernel's records report it.
+    fn open_all(&mut self, settings: ProcessSettings) -> Result<(), GuestError> {
+        let cpus = cpus();
+        let mut seen = HashSet::new();
+        let mut left_out = 0;
+        for round in 0..THREAD_ROUNDS_MAX {
+            if round > 0 {
+                // A thread can be seen before the kernel's record of its start.
+                std::thread::sleep(DRAIN_PERIOD);
+            }
+            let mut new = Vec::new();
+            for of in descendants(self.pid) {
+                match threads(of.pid) {
+                    Ok(threads) => new.extend(threads.into_iter().map(|tid| (of.pid, tid))),
+                    Err(error) if of.pid == self.pid => return Err(error),
+                    Err(_) => {}
+                }
+            }
+            new.retain(|(_, tid)| seen.insert(*tid));
+            if new.is_empty() {
+                break;
+            }
+            for (number, (pid, tid)) in new.into_iter().enumerate() {
+                if round > 0 || number % DRAIN_THREADS == 0 {
+                    self.read_records();
+                }
+                if round > 0 && self.sorter.was_started(tid) {
+                    continue;
+                }
+                match self.open(tid, &cpus, settings, false) {
+                    Err(GuestError::NotPermitted { .. }) if pid != self.pid => left_out += 1,
+                    result => result?,
+                }
+            }
+        }
+        self.sorter.has_started();
+        if left_out > 0 {
+            self.notes.push(format!(
+                "{left_out} threads of processes that process {} has started are not sampled: they belong to other users (run glass as root, or with CAP_PERFMON and CAP_SYS_PTRACE)",
+                self.pid
+            ));
+        }
+        Ok(())
     }
 
     /// Starts a command and samples it from its first instruction on.
@@ -217,7 +302,8 @@ impl Process {
             ended_after_ns: None,
             seen: Seen::default(),
             end: None,
-            warning: None,
+            red_zone: None,
+            notes: Vec::new(),
         }
     }
 
@@ -236,26 +322,20 @@ impl Process {
             .ok()
             .and_then(Pid::from_raw)
             .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        for tid in threads(self.pid)? {
-            let name = fs::read(format!("/proc/{}/task/{tid}/comm", self.pid)).unwrap_or_default();
-            self.seen.threads.push((tid, String::from_utf8_lossy(&name).trim_end().to_owned()));
+        for of in descendants(self.pid) {
+            match SeenProcess::read(of) {
+                Ok(process) => self.seen.processes.push(process),
+                Err(error) if of.pid == self.pid => return Err(error),
+                // It has ended meanwhile, or is not sampled.
+                Err(_) => {}
+            }
         }
-        let path = format!("/proc/{}/maps", living(self.pid));
-        let maps = fs::read(&path).map_err(|error| match is_permission(&error) {
-            true => GuestError::NotPermitted {
-                action: format!("read which programs process {} has mapped", self.pid),
-                remedy: "it belongs to another user or is protected: run glass as root of the machine, or give it CAP_SYS_PTRACE"
-                    .to_owned(),
-            },
-            false => GuestError::NoProcess(self.pid),
-        })?;
-        self.seen.maps = String::from_utf8_lossy(&maps).into_owned();
         Ok(())
     }
 
     /// A warning that comes with the first events.
     pub fn warn(&mut self, warning: Option<String>) {
-        self.warning = warning;
+        self.notes.extend(warning);
     }
 
     /// Opens the events of a thread, one a CPU. A thread that has ended meanwhile is no error.
@@ -267,6 +347,10 @@ impl Process {
         enable_on_exec: bool,
     ) -> Result<(), GuestError> {
         let first = self.events.is_empty();
+        if first {
+            // Without it some functions have no callers, which each report says.
+            self.red_zone = RedZone::open(cpus).ok();
+        }
         for (index, cpu) in cpus.iter().enumerate() {
             let mut perf = PerfSettings {
                 tid,
@@ -302,6 +386,14 @@ impl Process {
             } else {
                 event.share_ring(&self.events[index]).map_err(system("share a perf buffer"))?;
             }
+            if let Some(red_zone) = &self.red_zone
+                && red_zone.copies_for(&event).is_err()
+            {
+                self.red_zone = None;
+            }
+            if !enable_on_exec {
+                event.enable().map_err(system("start sampling"))?;
+            }
             self.events.push(event);
         }
         Ok(())
@@ -312,14 +404,26 @@ impl Process {
         self.pid
     }
 
-    fn drain(&mut self, everything: bool, sink: &mut dyn FnMut(Event)) {
-        for event in &self.events {
+    /// Empties the buffers, which the first events have.
+    fn read_records(&mut self) {
+        if let Some(red_zone) = &self.red_zone {
+            red_zone.drain(|bytes| {
+                if let Some(record) = RedZoneRecord::parse(bytes) {
+                    self.sorter.push_red_zone(record);
+                }
+            });
+        }
+        for event in self.events.iter().take_while(|event| event.has_ring()) {
             event.drain(|bytes| {
                 if let Some(record) = Record::parse(bytes) {
                     self.sorter.push(record);
                 }
             });
         }
+    }
+
+    fn drain(&mut self, everything: bool, sink: &mut dyn FnMut(Event)) {
+        self.read_records();
         self.sorter.deliver(everything, sink);
     }
 
@@ -336,28 +440,14 @@ impl Process {
 
 impl Source for Process {
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
-        if let Some(warning) = self.warning.take() {
-            sink(Event::Warning(warning));
-        }
-        let space = self.sorter.processes.space(self.pid, sink);
-        let Seen { kernel, threads, maps } = std::mem::take(&mut self.seen);
+        self.notes.drain(..).for_each(|text| sink(Event::Warning(text)));
+        self.sorter.processes.space(self.pid, sink);
+        let Seen { kernel, processes } = std::mem::take(&mut self.seen);
         match kernel.and_then(|texts| Kernel::of(&texts)) {
             Ok(kernel) => self.sorter.processes.place_kernel(self.pid, kernel, sink),
             Err(sentence) => sink(Event::Warning(sentence)),
         }
-        for (tid, name) in threads {
-            self.sorter.processes.name(self.pid, tid, name, sink);
-        }
-        for line in parse_maps(&maps).into_iter().filter(|line| line.executable && has_code(&line.path)) {
-            let mapping = Mapping {
-                start: line.start,
-                end: line.end,
-                path: line.path,
-                placement: Placement::FileOffset(line.offset),
-                file: Some(FileIdentity { device: line.device, inode: line.inode }),
-            };
-            sink(Event::Map { space, mapping });
-        }
+        processes.iter().for_each(|process| process.announce(&mut self.sorter.processes, sink));
         Ok(())
     }
 
@@ -377,14 +467,20 @@ impl Source for Process {
         }
     }
 
-    /// Wanted is the CPU time that the kernel counted, in periods.
+    /// Expected is the CPU time that the kernel counted, in periods.
     fn counts(&self) -> Counts {
         let counted_ns = self.ended_after_ns.unwrap_or_else(|| self.counted_ns());
-        let taken = self.sorter.samples();
-        let lost = self.sorter.lost();
-        // Without a view into the kernel, the time there is counted, but not wanted.
-        let wanted = if self.exclude_kernel { taken + lost } else { (counted_ns / self.period_ns).max(taken) };
-        Counts { wanted, lost: wanted - taken, ..Counts::default() }
+        let (delivered, records) = (self.sorter.samples(), self.sorter.lost());
+        // Without a view into the kernel, the time there is counted, but no samples are expected.
+        let expected = if self.exclude_kernel { delivered + records } else { counted_ns / self.period_ns };
+        let missing = expected.saturating_sub(delivered);
+        // The kernel counts the records that its buffer had no room for, of whatever kind: those that are no missing samples are
+        // changes of processes.
+        let ring_full = missing.min(records);
+        let rest = missing - ring_full;
+        let (throttled, overdue) = if self.sorter.throttled() > 0 { (rest, 0) } else { (0, rest) };
+        let losses = Losses { ring_full, throttled, overdue, unknown: records - ring_full, ..Losses::default() };
+        Counts { delivered, losses, ..Counts::default() }
     }
 
     fn detach(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
@@ -397,6 +493,12 @@ impl Source for Process {
             self.ended_after_ns = Some(self.counted_ns());
             self.drain(true, sink);
             let throttled = self.sorter.throttled();
+            let Losses { unknown, .. } = self.counts().losses;
+            if unknown > 0 {
+                sink(Event::Warning(format!(
+                    "{unknown} records of the kernel were lost that were no samples: mappings, starts or names of processes, so names may be missing (a lower --rate leaves more room)"
+                )));
+            }
             if throttled > 0 {
                 let text = format!(
                     "the kernel throttled sampling {throttled} times (kernel.perf_event_max_sample_rate, kernel.perf_cpu_time_max_percent)"

@@ -7,12 +7,13 @@ use super::kernel::Kernel;
 use crate::proc::{has_ended, living};
 use glass_profiler_core::arch::Architecture;
 use glass_profiler_core::event::Event;
-use glass_profiler_core::guest::{Guest, GuestId, GuestKind, SpaceId};
+use glass_profiler_core::guest::{self, Guest, GuestId, GuestKind, ProcessId, ProgramSince, SpaceId};
 
 /// A process.
 #[derive(Debug)]
 struct Known {
     guest: GuestId,
+    parent: Option<ProcessId>,
     space: SpaceId,
     /// Those of its threads that are known to run.
     threads: HashSet<u32>,
@@ -42,29 +43,32 @@ impl Processes {
         SpaceId(self.spaces - 1)
     }
 
-    /// Announces a process, if it is new; `name` is called then.
-    pub(super) fn announce(
-        &mut self,
-        pid: u32,
-        copy_of: Option<SpaceId>,
-        name: impl FnOnce() -> String,
-        sink: &mut dyn FnMut(Event),
-    ) -> SpaceId {
+    /// Announces a process, if it is new; `parent` is its parent, or what it was a copy of.
+    fn announce(&mut self, pid: u32, parent: Option<u32>, is_copy: bool, sink: &mut dyn FnMut(Event)) -> SpaceId {
         if let Some(known) = self.known.get(&pid) {
             return known.space;
         }
+        let original = parent.and_then(|parent| self.known.get(&parent));
+        let copy_of = original.filter(|_| is_copy).map(|known| known.space);
+        let parent = original.map(|known| process_id(known.guest));
         let (guest, space) = (GuestId(self.guests), self.new_space());
         self.guests += 1;
-        self.known.insert(pid, Known { guest, space, threads: HashSet::new() });
-        sink(Event::Guest(guest_of(guest, pid, name())));
+        self.known.insert(pid, Known { guest, parent, space, threads: HashSet::new() });
+        let name = comm(&format!("/proc/{pid}/comm")).unwrap_or_else(|| format!("process {pid}"));
+        sink(Event::Guest(guest_of(guest, pid, name.clone())));
+        sink(Event::Process(program_of(guest, pid, parent, ProgramSince { time_ns: 0, name })));
         sink(Event::Space { space, guest, process: None, copy_of });
         space
     }
 
+    /// Announces a process that was there before, with its parent if that is sampled, too.
+    pub(super) fn found(&mut self, pid: u32, parent: Option<u32>, sink: &mut dyn FnMut(Event)) -> SpaceId {
+        self.announce(pid, parent, false, sink)
+    }
+
     /// The address space of a process.
     pub(super) fn space(&mut self, pid: u32, sink: &mut dyn FnMut(Event)) -> SpaceId {
-        let name = || comm(&format!("/proc/{pid}/comm")).unwrap_or_else(|| format!("process {pid}"));
-        self.announce(pid, None, name, sink)
+        self.announce(pid, None, false, sink)
     }
 
     /// The address space of the kernel, if its functions are known.
@@ -83,14 +87,15 @@ impl Processes {
     }
 
     /// A process runs another program.
-    pub(super) fn exec(&mut self, pid: u32, name: &str, sink: &mut dyn FnMut(Event)) {
+    pub(super) fn exec(&mut self, pid: u32, name: &str, time_ns: u64, sink: &mut dyn FnMut(Event)) {
         let old = self.space(pid, sink);
         let new = self.new_space();
         let Some(known) = self.known.get_mut(&pid) else { return };
         known.space = new;
-        let guest = known.guest;
+        let (guest, parent) = (known.guest, known.parent);
         sink(Event::SpaceEnd(old));
         sink(Event::Guest(guest_of(guest, pid, name.to_owned())));
+        sink(Event::Process(program_of(guest, pid, parent, ProgramSince { time_ns, name: name.to_owned() })));
         sink(Event::Space { space: new, guest, process: None, copy_of: None });
     }
 
@@ -99,9 +104,7 @@ impl Processes {
         if pid != parent {
             // Its number may be one of a process whose end was lost.
             self.end(pid, sink);
-            let original = self.known.get(&parent).map(|known| known.space);
-            let name = || comm(&format!("/proc/{pid}/comm")).unwrap_or_else(|| format!("process {pid}"));
-            self.announce(pid, original, name, sink);
+            self.announce(pid, Some(parent), true, sink);
         }
         if let Some(known) = self.known.get_mut(&pid) {
             known.threads.insert(tid);
@@ -154,6 +157,16 @@ impl Processes {
     }
 }
 
+/// Each process is a guest, and has its number.
+fn process_id(guest: GuestId) -> ProcessId {
+    ProcessId(guest.0)
+}
+
+/// A process with one of its programs.
+fn program_of(guest: GuestId, pid: u32, parent: Option<ProcessId>, program: ProgramSince) -> guest::Process {
+    guest::Process { id: process_id(guest), guest, pid, parent, programs: vec![program], ..Default::default() }
+}
+
 fn guest_of(id: GuestId, pid: u32, name: String) -> Guest {
     Guest { id, kind: GuestKind::Process { pid }, name, architecture: Architecture::X86_64 }
 }
@@ -182,7 +195,7 @@ mod tests {
             // Numbers come again.
             let pid = 2_000_000 + number % 100;
             processes.fork(pid, MAKE, pid, &mut sink);
-            processes.exec(pid, "cc1", &mut sink);
+            processes.exec(pid, "cc1", 5, &mut sink);
             processes.name(pid, pid, "cc1".to_owned(), &mut sink);
             processes.fork(pid, pid, pid + 1000, &mut sink);
             processes.track(pid, pid + 1000, &mut sink);

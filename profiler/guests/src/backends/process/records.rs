@@ -6,9 +6,12 @@ use glass_profiler_core::event::{Event, FileIdentity, Mapping, Placement, RawSam
 use glass_profiler_core::guest::Mode;
 use glass_profiler_core::model::State;
 
+use std::collections::{HashMap, HashSet, VecDeque};
+
 use super::has_code;
 use super::processes::Processes;
 use crate::proc::without_deleted;
+use crate::sys::RED_ZONE;
 
 const MMAP2: u32 = 10;
 const LOST: u32 = 2;
@@ -30,6 +33,10 @@ const MISC_COMM_EXEC: u16 = 1 << 13;
 const CONTEXT_KERNEL: u64 = -128i64 as u64;
 const CONTEXTS: u64 = -4095i64 as u64;
 const PROTECTION_EXECUTE: u32 = 4;
+/// Between the copy of what is below a stack pointer and the rest of its sample, in nanoseconds.
+const RED_ZONE_NS: u64 = 100_000;
+/// Stacks that may wait to be delivered, in bytes.
+const WAITING_BYTES_MAX: usize = 256 << 20;
 
 /// The content of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +72,25 @@ pub(super) enum Kind {
     },
     Lost(u64),
     Throttled,
+}
+
+/// What was below the stack pointer of a thread at a sample of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RedZoneRecord {
+    time_ns: u64,
+    tid: u32,
+    bytes: Vec<u8>,
+}
+
+impl RedZoneRecord {
+    /// Reads a record of [`RedZone`](crate::sys::RedZone).
+    pub(super) fn parse(record: &[u8]) -> Option<RedZoneRecord> {
+        let mut fields = Fields(record);
+        let (kind, _misc) = (fields.half()?, fields.half()?);
+        let (_pid, tid, time_ns, _bytes) = (fields.half()?, fields.half()?, fields.word()?, fields.half()?);
+        let bytes = fields.bytes(RED_ZONE)?.to_vec();
+        (kind == SAMPLE).then_some(RedZoneRecord { time_ns, tid, bytes })
+    }
 }
 
 /// A record with its time.
@@ -193,9 +219,16 @@ fn calls_in_kernel(chain: &[u8]) -> Vec<u64> {
 }
 
 /// Brings records of several buffers into order and turns them into events.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Sorter {
     waiting: Vec<Record>,
+    /// Bytes of the stacks that wait.
+    waiting_bytes: usize,
+    /// Threads and processes that were started by ones that were sampled: they are sampled, too.
+    started: HashSet<u32>,
+    is_starting: bool,
+    /// By thread, in order of time.
+    red_zones: HashMap<u32, VecDeque<(u64, Vec<u8>)>>,
     /// Every buffer was emptied after this moment, so nothing older can come.
     settled_ns: u64,
     newest_ns: u64,
@@ -205,10 +238,63 @@ pub(super) struct Sorter {
     throttled: u64,
 }
 
+impl Default for Sorter {
+    fn default() -> Sorter {
+        Sorter {
+            waiting: Vec::new(),
+            waiting_bytes: 0,
+            started: HashSet::new(),
+            is_starting: true,
+            red_zones: HashMap::new(),
+            settled_ns: 0,
+            newest_ns: 0,
+            processes: Processes::default(),
+            samples: 0,
+            lost: 0,
+            throttled: 0,
+        }
+    }
+}
+
 impl Sorter {
     pub(super) fn push(&mut self, record: Record) {
         self.newest_ns = self.newest_ns.max(record.time_ns);
+        match &record.kind {
+            // Until it is delivered, a sample waits in memory; its time is counted, so that it counts as lost.
+            Kind::Sample { stack, .. } if self.waiting_bytes + stack.len() > WAITING_BYTES_MAX => return,
+            Kind::Sample { stack, .. } => self.waiting_bytes += stack.len(),
+            Kind::Fork { tid, .. } if self.is_starting => _ = self.started.insert(*tid),
+            _ => {}
+        }
         self.waiting.push(record);
+    }
+
+    pub(super) fn push_red_zone(&mut self, RedZoneRecord { time_ns, tid, bytes }: RedZoneRecord) {
+        self.red_zones.entry(tid).or_default().push_back((time_ns, bytes));
+    }
+
+    /// What was below the stack pointer at a sample. The kernel writes one before the other, and which of them depends on its version.
+    fn red_zone_of(&mut self, tid: u32, time_ns: u64) -> Option<Vec<u8>> {
+        let of_thread = self.red_zones.get_mut(&tid)?;
+        while of_thread.front().is_some_and(|(time, _)| time.saturating_add(RED_ZONE_NS) < time_ns) {
+            of_thread.pop_front();
+        }
+        let is_nearer = of_thread.get(1).is_some_and(|(next, _)| next.abs_diff(time_ns) < of_thread[0].0.abs_diff(time_ns));
+        if is_nearer {
+            of_thread.pop_front();
+        }
+        of_thread.pop_front_if(|(time, _)| time.abs_diff(time_ns) < RED_ZONE_NS).map(|(_, bytes)| bytes)
+    }
+
+    /// Whether a thread was started by one that was sampled. Asked while sampling starts.
+    pub(super) fn was_started(&self, tid: u32) -> bool {
+        self.started.contains(&tid)
+    }
+
+    /// All threads that were there before are sampled.
+    pub(super) fn has_started(&mut self) {
+        self.is_starting = false;
+        self.started = HashSet::new();
     }
 
     pub(super) fn samples(&self) -> u64 {
@@ -229,6 +315,8 @@ impl Sorter {
         let settled = if everything { u64::MAX } else { self.settled_ns };
         let ready = self.waiting.partition_point(|record| record.time_ns <= settled);
         let ready: Vec<Record> = self.waiting.drain(..ready).collect();
+        let bytes = |record: &Record| if let Kind::Sample { stack, .. } = &record.kind { stack.len() } else { 0 };
+        self.waiting_bytes -= ready.iter().map(bytes).sum::<usize>();
         self.settled_ns = self.newest_ns;
         for record in ready {
             self.event(record, sink);
@@ -251,7 +339,11 @@ impl Sorter {
                     segments.push(Segment { space, mode: Mode::Kernel, chain, ..Default::default() });
                 }
                 if let Some((registers, width)) = user {
-                    let (registers, stack) = (registers.into(), vec![(registers.rsp, stack)]);
+                    let mut pieces = vec![(registers.rsp, stack)];
+                    if let Some(bytes) = self.red_zone_of(tid, record.time_ns) {
+                        pieces.push((registers.rsp.wrapping_sub(RED_ZONE as u64), bytes));
+                    }
+                    let (registers, stack) = (registers.into(), pieces);
                     segments.push(Segment { space, mode: Mode::User, width, registers, stack, ..Default::default() });
                 }
                 let state = State::Running;
@@ -264,12 +356,15 @@ impl Sorter {
             }
             Kind::Name { pid, tid, name, exec } => {
                 if exec {
-                    self.processes.exec(pid, &name, sink);
+                    self.processes.exec(pid, &name, record.time_ns, sink);
                 }
                 self.processes.name(pid, tid, name, sink);
             }
             Kind::Fork { pid, parent, tid } => self.processes.fork(pid, parent, tid, sink),
-            Kind::Exit { pid, tid } => self.processes.exit(pid, tid, sink),
+            Kind::Exit { pid, tid } => {
+                self.red_zones.remove(&tid);
+                self.processes.exit(pid, tid, sink);
+            }
             Kind::Lost(count) => self.lost = self.lost.saturating_add(count),
             Kind::Throttled => self.throttled += 1,
         }

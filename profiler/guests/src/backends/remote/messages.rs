@@ -7,7 +7,7 @@ use glass_profiler_core::arch::{Registers, Width, x86_64};
 use glass_profiler_core::arch::x86_64::paging::Paging;
 use glass_profiler_core::event::{Event, RawSample, Segment, Skid};
 use glass_profiler_core::guest::{Mode, SpaceId, ThreadId};
-use glass_profiler_core::model::State;
+use glass_profiler_core::model::{Losses, State};
 
 use crate::Counts;
 use crate::arch::x86_64::CoreState;
@@ -222,7 +222,12 @@ impl Report {
             }
             Report::Bytes(bytes) => kind(3).bytes(bytes),
             Report::Done => kind(4),
-            Report::Counts(counts) => kind(5).words(&[counts.wanted, counts.lost, counts.late, counts.helpers_cpu_ns]),
+            Report::Counts(counts) => {
+                let Counts { delivered, losses, late, helpers_cpu_ns } = counts;
+                let Losses { ring_full, throttled, overdue, not_stopped, queue_full, maps, forks, unknown } = losses;
+                let writer = kind(5).words(&[*delivered, *late, *helpers_cpu_ns, *ring_full, *throttled, *overdue]);
+                writer.words(&[*not_stopped, *queue_full, *maps, *forks, *unknown])
+            }
             Report::GuestEnded => kind(6),
             Report::Detached => kind(7),
             Report::Event(event) => return event_bytes(event).unwrap_or_default(),
@@ -247,8 +252,10 @@ impl Report {
             3 => Report::Bytes(reader.bytes()?.to_vec()),
             4 => Report::Done,
             5 => {
-                let [wanted, lost, late, helpers_cpu_ns] = reader.words()?;
-                Report::Counts(Counts { wanted, lost, late, helpers_cpu_ns })
+                let [delivered, late, helpers_cpu_ns, ring_full, throttled, overdue] = reader.words()?;
+                let [not_stopped, queue_full, maps, forks, unknown] = reader.words()?;
+                let losses = Losses { ring_full, throttled, overdue, not_stopped, queue_full, maps, forks, unknown };
+                Report::Counts(Counts { delivered, losses, late, helpers_cpu_ns })
             }
             6 => Report::GuestEnded,
             7 => Report::Detached,
@@ -322,7 +329,21 @@ mod tests {
             Report::Event(Event::Warning("w".to_owned())),
             Report::Event(Event::Frozen { tracks_ns: vec![(1, 2)] }),
             Report::Event(Event::Sample(sample)),
-            Report::Counts(Counts { wanted: 1, lost: 2, late: 3, helpers_cpu_ns: 4 }),
+            Report::Counts(Counts {
+                delivered: 1,
+                losses: Losses {
+                    ring_full: 2,
+                    throttled: 3,
+                    overdue: 4,
+                    not_stopped: 5,
+                    queue_full: 6,
+                    maps: 7,
+                    forks: 8,
+                    unknown: 9,
+                },
+                late: 10,
+                helpers_cpu_ns: 11,
+            }),
             Report::GuestEnded,
             Report::Detached,
         ]

@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use glass_profiler_core::event::Event;
+use glass_profiler_core::model::Losses;
 
 use super::messages::{Report, Request, event_bytes};
 use super::{Subject, system};
@@ -185,10 +186,13 @@ impl Link {
     }
 
     fn counts(&mut self, counts: Counts) {
-        let lost = counts.lost + self.dropped;
+        let queue_full = counts.losses.queue_full + self.dropped;
+        let losses = Losses { queue_full, ..counts.losses };
+        let delivered = counts.delivered - self.dropped;
         // Of those that wait only the last would matter, and they are not many: a sample follows the next.
         if self.waiting_bytes < WAITING_BYTES_MAX {
-            self.queue(Report::Counts(Counts { lost, helpers_cpu_ns: cpu_time_ns(), ..counts }).to_bytes());
+            let counts = Counts { delivered, losses, late: counts.late.min(delivered), helpers_cpu_ns: cpu_time_ns() };
+            self.queue(Report::Counts(counts).to_bytes());
         }
     }
 

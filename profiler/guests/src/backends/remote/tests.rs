@@ -158,7 +158,7 @@ fn samples_come_until_the_guest_ends() {
     assert!(samples.iter().map(|sample| sample.time_ns).eq(0..100));
     assert!(samples.iter().all(|sample| sample.segments[0].stack[0].1.len() == 100));
     let counts = vm.counts();
-    assert!(counts.wanted > 0 && counts.helpers_cpu_ns > 0, "{counts:?}");
+    assert!(counts.expected() > 0 && counts.helpers_cpu_ns > 0, "{counts:?}");
 }
 
 /// A reader that was stopped must not stop the holder, and what found no room is counted.
@@ -175,7 +175,7 @@ fn a_reader_that_does_not_read_costs_samples_and_no_waiting() {
     Source::detach(&mut vm, &mut count).unwrap();
     holder.join().unwrap();
     let made = seen.samples.load(Ordering::Relaxed);
-    let lost = vm.counts().lost;
+    let lost = vm.counts().losses.samples();
     assert!(received > 0 && received < made, "{received} of {made}");
     assert!(lost >= made - received, "{made} made, {received} received, {lost} lost");
     assert_eq!(seen.detached.load(Ordering::Relaxed), 1);

@@ -5,6 +5,8 @@ pub(crate) type ThreadRegisters = libc::user_regs_struct;
 
 /// Whether a thread whose system call was interrupted can be put in front of it again: its result replaces its first argument, which ptrace does not show.
 pub(crate) const CAN_CALL_AGAIN: bool = false;
+/// Nothing is kept below the stack pointer (AAPCS64, 6.4.5.1).
+pub(crate) const RED_ZONE_REGISTERS: Option<[i16; 2]> = None;
 /// Bytes of the `svc` instruction.
 const CALL_BYTES: u64 = 4;
 /// The register with the number of a system call.

@@ -5,6 +5,8 @@ pub(crate) type ThreadRegisters = libc::user_regs_struct;
 
 /// Whether a thread whose system call was interrupted can be put in front of it again.
 pub(crate) const CAN_CALL_AGAIN: bool = true;
+/// Where the code's segment, which has the level of privilege, and the stack pointer are in `struct pt_regs`, in bytes.
+pub(crate) const RED_ZONE_REGISTERS: Option<[i16; 2]> = Some([17 * 8, 19 * 8]);
 /// Bytes of the `syscall` instruction.
 const CALL_BYTES: u64 = 2;
 

@@ -10,14 +10,14 @@ use glass_profiler_core::tree::TrackShare;
 
 const NAME_COLUMNS: usize = 34;
 
-/// A table of at most 100 columns: what the two recordings are, what makes them hard to compare, and
+/// A table of at most 100 columns: what the recordings of both sides are, what makes them hard to compare, and
 /// the `top` functions whose own share of the running samples changed most.
-pub fn text(a: &Profile, b: &Profile, top: usize) -> String {
+pub fn text(a: &[&Profile], b: &[&Profile], top: usize) -> String {
     let difference = Difference::build(a, b);
     let mut out = String::new();
-    line(&mut out, "Difference of two recordings: B minus A, in points of each one's running samples");
-    for (index, profile) in [a, b].into_iter().enumerate() {
-        side(&mut out, ["A", "B"][index], profile, &difference.tree.tracks[index]);
+    line(&mut out, "Difference of recordings: B minus A, in points of each side's running samples");
+    for (index, profiles) in [a, b].into_iter().enumerate() {
+        side(&mut out, ["A", "B"][index], profiles, &difference.tree.tracks[index]);
     }
     let remarks = remarks(a, b);
     if !remarks.is_empty() {
@@ -29,10 +29,13 @@ pub fn text(a: &Profile, b: &Profile, top: usize) -> String {
     out
 }
 
-fn side(out: &mut String, name: &str, profile: &Profile, share: &TrackShare) {
-    let origin = &profile.origin;
-    let guest = if origin.guest.is_empty() { "unnamed guest".to_string() } else { printable(&origin.guest) };
-    wrap(out, &format!("  {name}  "), &format!("{guest}, recorded {}, {}", recorded(origin), length(profile)));
+fn side(out: &mut String, name: &str, profiles: &[&Profile], share: &TrackShare) {
+    for (profile, number) in profiles.iter().zip(1..) {
+        let origin = &profile.origin;
+        let guest = if origin.guest.is_empty() { "unnamed guest".to_string() } else { printable(&origin.guest) };
+        let name = if profiles.len() == 1 { format!("{name} ") } else { format!("{name}{number}") };
+        wrap(out, &format!("  {name} "), &format!("{guest}, recorded {}, {}", recorded(origin), length(profile)));
+    }
     let all = share.states.all();
     let common = State::COMMON.map(|state| (state, share.states.of(state)));
     let states = common.into_iter().chain(share.states.rare());
@@ -73,7 +76,13 @@ fn functions(out: &mut String, difference: &Difference, top: usize) {
             count(b)
         ),
     );
-    line(out, "± is two standard errors; ~ within noise, ? perhaps chance, no mark: clear");
+    line(
+        out,
+        &format!(
+            "± is what chance exceeds once in 22 times; ~ within it, ? perhaps chance, no mark: {}",
+            difference.clear_word()
+        ),
+    );
     line(
         out,
         &format!(
