@@ -423,7 +423,9 @@ impl Collected {
     /// Brings the account in order: each expected sample is in the recording, or lost. Returns a warning if the recorder, which has
     /// counted them from version 3 on as here, has another one.
     fn settle(&mut self) -> Option<String> {
-        let is_counted = self.recording.is_complete && self.recording.version >= WITH_LOSSES;
+        let is_counted = self.recording.is_complete && self.recording.version >= WITH_LOSSES
+            // Nothing was sampled.
+            && self.recording.profile.cost != Cost::default();
         let profile = &mut self.recording.profile;
         let (taken, cost) = (profile.samples.len() as u64, &mut profile.cost);
         let stated = cost.clone();

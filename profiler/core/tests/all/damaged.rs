@@ -51,7 +51,7 @@ fn small() -> Vec<u8> {
     writer
         .symbols(&image, 5_000, &[(0x1010, vec![location("main")]), (0x1020, vec![location("leaf"), location("in")])])
         .unwrap();
-    writer.cost(&Cost { samples_taken: 6, ..Default::default() }, 9_000, true).unwrap();
+    writer.cost(&Cost { samples_wanted: 6, samples_taken: 6, ..Default::default() }, 9_000, true).unwrap();
     writer.into_inner()
 }
 
@@ -67,6 +67,11 @@ fn check(recording: &Recording) {
         let stack = &profile.stacks[sample.stack as usize];
         assert!(stack.frames.iter().all(|frame| (*frame as usize) < profile.frames.len()));
     }
+    // Each expected sample is there or lost.
+    let cost = &profile.cost;
+    assert_eq!(cost.samples_taken, profile.samples.len() as u64);
+    assert_eq!(cost.samples_wanted, cost.samples_taken.saturating_add(cost.samples_lost));
+    assert!(cost.samples_late <= cost.samples_taken && cost.losses.samples() <= cost.samples_lost);
 }
 
 #[test]

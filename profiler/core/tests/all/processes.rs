@@ -220,7 +220,10 @@ proptest! {
             .collect();
         let mut writer = start();
         processes.iter().for_each(|process| writer.process(process).unwrap());
-        let profile = finish(writer, &Cost { losses, ..Cost::default() });
+        let profile = finish(
+            writer,
+            &Cost { losses, samples_lost: losses.samples(), samples_wanted: losses.samples(), ..Cost::default() },
+        );
         prop_assert_eq!(profile.cost.losses, losses);
         prop_assert_eq!(profile.processes, processes);
     }

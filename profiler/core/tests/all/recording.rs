@@ -319,6 +319,6 @@ fn recordings_with_gaps_in_the_numbers_of_tracks_are_read() {
     for (time_ns, track) in [(2_000, 1), (3_000, 3), (4_000, 1)] {
         writer.sample(&SampleRecord { time_ns, track, callstack: Some(callstack), ..Default::default() }).unwrap();
     }
-    writer.cost(&Cost { samples_taken: 3, ..Default::default() }, 1, true).unwrap();
+    writer.cost(&Cost { samples_wanted: 3, samples_taken: 3, ..Default::default() }, 1, true).unwrap();
     check_tracks_with_gaps(&writer.into_inner());
 }

@@ -139,7 +139,9 @@ impl Pacer {
     /// Samples until `now_ns` that were left out or are overdue. Moments are random: collected and lost samples
     /// together are the rate times the time only approximately.
     fn lost(&self, now_ns: u64) -> u64 {
-        (self.lost_ns + now_ns.saturating_sub(self.deadline_ns)) / self.period_ns
+        let lost = (self.lost_ns + now_ns.saturating_sub(self.deadline_ns)) / self.period_ns;
+        // Time that is still to come is not lost yet.
+        lost.min((now_ns.saturating_sub(self.start_ns) / self.period_ns).saturating_sub(self.taken))
     }
 }
 

@@ -8,9 +8,9 @@ import { RARE_FROM, STATES, trackRows } from "./profile.js";
 import { countSlices, samplesIn } from "./sums.js";
 import { roundStep, windowFrom, zoomWindow } from "../shared/zoom.js";
 
-const ROWS_FOLDED = 8;
+const TRACK_ROWS_FOLDED = 8;
 /** More rows than this are too many to read; those with most samples are shown. */
-const ROWS_MAX = 200;
+const TRACK_ROWS_MAX = 200;
 const AXIS_PX = 22;
 const TRACK_PX = 28;
 const BAR_PX = 20;
@@ -74,12 +74,12 @@ export class Timeline {
     const rows = trackRows(this.profile);
     const samples = rows.map((row) => row.tracks.reduce((sum, track) => sum + ofTrack[track], 0));
     const most = rows.map((_, index) => index).sort((a, b) => samples[b] - samples[a]);
-    const kept = this.unfolded ? most.slice(0, ROWS_MAX) : most.slice(0, ROWS_FOLDED);
+    const kept = this.unfolded ? most.slice(0, TRACK_ROWS_MAX) : most.slice(0, TRACK_ROWS_FOLDED);
     this.shown = kept.sort((a, b) => a - b).map((index) => rows[index]);
     this.counts = countSlices(this.profile, this.shown);
     this.list.replaceChildren(...this.shown.map((row) => this.rowButton(row)));
     this.more.hidden = this.unfolded || this.shown.length === rows.length;
-    const next = Math.min(rows.length, ROWS_MAX);
+    const next = Math.min(rows.length, TRACK_ROWS_MAX);
     const noun = this.profile.processes.length > 0 ? "processes and threads" : "tracks";
     this.more.textContent = next < rows.length ? `Show ${next} of ${formatCount(rows.length)} ${noun}` : `Show all ${formatCount(next)} ${noun}`;
     this.mark();

@@ -31,7 +31,7 @@ pub(crate) fn cards(profile: &Profile) -> [Card; 4] {
         name: "Samples",
         headline: format!("{} collected", count(taken)),
         detail: format!(
-            "{} in time and {} late ({}), with {} lost ({}{}) {} were expected",
+            "{} in time, {} late ({}); {} lost ({}{}); {} expected",
             count(taken.saturating_sub(cost.samples_late)),
             count(cost.samples_late),
             percent(cost.samples_late, taken),
@@ -97,7 +97,7 @@ fn why_lost(losses: &Losses) -> String {
         (queue_full, "were dropped, since writing was slower"),
     ];
     let kinds = kinds.into_iter().filter(|(samples, _)| *samples > 0);
-    kinds.map(|(samples, why)| format!("; {} {why}", count(samples))).collect()
+    kinds.map(|(samples, why)| format!(", {} {why}", count(samples))).collect()
 }
 
 /// Of stacks whose callers cannot be known, why.

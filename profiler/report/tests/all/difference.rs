@@ -3,8 +3,8 @@
 
 use crate::support::browser::Browser;
 use crate::support::profiles::{faster, service, small};
-use glass_profiler_core::model::{Frame, Profile, State};
-use glass_profiler_report::samples::difference::{Difference, Verdict, change};
+use glass_profiler_core::model::{Frame, Profile, Sample, Stack, State, Track};
+use glass_profiler_report::samples::difference::{Difference, FunctionChange, Verdict};
 use serde_json::json;
 
 /// [`small`] in which right took over what left did, and calls a new function; what left called is gone.
@@ -108,6 +108,51 @@ fn two_recordings_of_the_same_thing_differ_by_noise() {
     assert!(clear <= 1, "{clear}");
 }
 
+/// Runs whose share of a function differs by more than sampling explains: `share` on average, and as much as `spread` more or less.
+fn runs(share: f64, spread: f64, count: usize, random: &mut fastrand::Rng) -> Vec<Profile> {
+    let frame = |name: &str| Frame { function: name.to_owned(), image: "app".to_owned(), ..Frame::default() };
+    let run = |random: &mut fastrand::Rng| {
+        let share = share + spread * (2.0 * random.f64() - 1.0);
+        let mut profile = Profile {
+            tracks: vec![Track::default()],
+            frames: ["app::main", "app::hot", "app::rest"].map(frame).to_vec(),
+            stacks: [1, 2].map(|leaf| Stack { frames: vec![0, leaf], ..Stack::default() }).to_vec(),
+            ..Profile::default()
+        };
+        let sample = |time_ns, random: &mut fastrand::Rng| Sample {
+            time_ns,
+            stack: u32::from(random.f64() >= share),
+            ..Sample::default()
+        };
+        profile.samples = (0..5_000).map(|time_ns| sample(time_ns, random)).collect();
+        profile
+    };
+    (0..count).map(|_| run(random)).collect()
+}
+
+/// Kernel functions were "clear" in the difference of two runs of one program: only the error of sampling was in it (2026-11-25).
+#[test]
+fn what_runs_differ_by_themselves_is_no_clear_change() {
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut verdict = |shares: [f64; 2], spread, count| {
+        let [a, b] = shares.map(|share| runs(share, spread, count, &mut random));
+        let difference = Difference::build(&a.iter().collect::<Vec<_>>(), &b.iter().collect::<Vec<_>>());
+        let is_hot = |function: &&FunctionChange| difference.tree.functions[function.function].name == "app::hot";
+        let hot = difference.functions.iter().find(is_hot).expect("it is in all");
+        assert_eq!(difference.errors.has_runs(), count > 1);
+        difference.own(hot).verdict
+    };
+    let mut count = |shares, spread, runs, wanted| (0..50).filter(|_| verdict(shares, spread, runs) == wanted).count();
+    // Six points more or less: of one run a side most pairs are beyond the error of sampling, which is 0.9 points.
+    assert!(count([0.3, 0.3], 0.06, 1, Verdict::Clear) > 15);
+    assert_eq!(count([0.3, 0.3], 0.06, 4, Verdict::Clear), 0);
+    assert!(count([0.3, 0.3], 0.06, 4, Verdict::Noise) > 40);
+    // A true change of as much is found, if runs do not differ so.
+    assert_eq!(count([0.3, 0.36], 0.0, 4, Verdict::Clear), 50);
+    assert_eq!(count([0.3, 0.3], 0.0, 4, Verdict::Clear), 0);
+    assert!(count([0.3, 0.5], 0.06, 4, Verdict::Noise) < 3);
+}
+
 #[test]
 fn the_page_says_what_the_text_says() {
     let (a, b) = (service(5_000, 1), faster(8_000, 2));
@@ -127,7 +172,7 @@ fn the_page_says_what_the_text_says() {
         let verdict = match change.verdict {
             Verdict::Noise => "within noise",
             Verdict::Unsure => "perhaps chance",
-            Verdict::Clear => "clear",
+            Verdict::Clear => difference.clear_word(),
         };
         let points =
             if change.points > 0.0 { format!("{:+.1}", change.points) } else { format!("{:.1}", change.points) };
@@ -170,12 +215,14 @@ fn what_is_only_in_one_can_be_seen() {
     assert_eq!(browser.eval(crumbs), json!(["All", "app::main", "app::right", "app::fresh"]));
     browser.hover_at(left + width * 0.2, in_row(3.0));
     browser.wait_for("!document.querySelector('#tooltip').hidden");
-    let judged = change(0, 100, 55, 100);
+    let difference = Difference::build(&[&small()], &[&after()]);
+    let is_fresh = |function: &&FunctionChange| difference.tree.functions[function.function].name == "app::fresh";
+    let judged = difference.total(difference.functions.iter().find(is_fresh).expect("B has it"));
     assert_eq!(
         browser.eval("[...document.querySelectorAll('#tooltip div')].map((line) => line.textContent)"),
         json!([
             "app::fresh",
-            format!("+55.0 points ± {:.1}, clear", judged.noise_points),
+            format!("+55.0 points ± {:.1}, beyond the error of sampling", judged.noise_points),
             "A  0.0 %  0 samples",
             "B  55.0 %  55 samples",
             "app"

@@ -384,7 +384,7 @@ fn pauses_are_a_share_of_all_vcpus_time() {
 fn any_number_of_lost_samples_can_be_compared() {
     let mut wild = profile(&[], &[], &[]);
     wild.cost.samples_lost = u64::MAX;
-    assert!(glass_profiler_report::difference_text(&wild, &wild, 10).contains("lost"));
+    assert!(glass_profiler_report::difference_text(&[&wild], &[&wild], 10).contains("lost"));
 }
 
 /// The reported cost was that of the pauses alone, and of all vCPUs together (2026-11-22).

@@ -16,8 +16,10 @@ pub(crate) fn hex_byte(high: u8, low: u8) -> Option<u8> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layout {
     rip: usize,
-    /// The general registers by their DWARF numbers.
-    general: [usize; GENERAL],
+    rsp: usize,
+    rbp: usize,
+    /// All general registers by their DWARF numbers, if they are described.
+    general: Option<[usize; GENERAL]>,
     cs: usize,
     cr0: usize,
     cr3: usize,
@@ -34,12 +36,12 @@ impl Layout {
             Some(registers[..index].iter().map(|(_, bytes)| bytes).sum())
         };
         let offset = |name| offset_of(name, 8);
-        let mut general = [0; GENERAL];
-        for (place, name) in general.iter_mut().zip(GENERAL_NAMES) {
-            *place = offset(name)?;
-        }
+        let general: Option<Vec<usize>> = GENERAL_NAMES.into_iter().map(offset).collect();
+        let general = general.and_then(|general| general.try_into().ok());
         Some(Layout {
             rip: offset("rip")?,
+            rsp: offset("rsp")?,
+            rbp: offset("rbp")?,
             general,
             cs: offset_of("cs", 4)?,
             cr0: offset("cr0")?,
@@ -59,11 +61,11 @@ impl Layout {
             Some(value)
         };
         let word = |offset| value(offset, 8);
-        let mut general = [0; GENERAL];
-        for (value, place) in general.iter_mut().zip(self.general) {
-            *value = word(place)?;
+        let mut registers = Registers::new(word(self.rip)?, word(self.rsp)?, word(self.rbp)?);
+        if let Some(places) = &self.general {
+            let general: Option<Vec<u64>> = places.iter().map(|place| word(*place)).collect();
+            registers = Registers::of_all(registers.rip, general?.try_into().ok()?);
         }
-        let registers = Registers::of_all(word(self.rip)?, general);
         let efer = self.efer.and_then(word);
         let paging = Paging { cr0: word(self.cr0)?, cr3: word(self.cr3)?, cr4: word(self.cr4)?, efer };
         // QEMU does not send descriptors.

@@ -59,11 +59,19 @@ mod tests {
     use super::*;
     use glass_profiler_core::arch::Width;
 
+    /// All general registers are known; those that are not given are 0, but rbx, which the test sets to 7 and r15 to 8.
+    fn registers(rip: u64, rsp: u64, rbp: u64) -> Registers {
+        let mut general = [0; 16];
+        (general[3], general[6], general[7], general[15]) = (7, rbp, rsp, 8);
+        Registers::of_all(rip, general)
+    }
+
     #[test]
     fn registers_are_where_the_kernel_puts_them() {
         // Numbers from a C program that printed offsetof() of linux/kvm.h.
         assert_eq!((EXIT_REASON, VALID_REGISTERS, GENERAL, SYSTEM, END), (8, 288, 304, 448, 760));
         let mut bytes = [0u8; END];
+        (bytes[312], bytes[424]) = (7, 8);
         // CR0 with paging and protection, CR4 with extensions of addresses, EFER with long mode.
         for (at, value) in
             [(352, 1), (360, 2), (432, 3), (656, 6), (672, 1), (675, 0x80), (688, 5), (696, 1 << 5), (713, 4)]
@@ -73,7 +81,7 @@ mod tests {
         // A selector of level 3, the descriptor's bit L.
         (bytes[460], bytes[467]) = (0x33, 1);
         let core = parse(&bytes);
-        assert_eq!(core.registers, Registers::new(3, 1, 2));
+        assert_eq!(core.registers, registers(3, 1, 2));
         assert_eq!(core.interrupt_table, Some(6));
         assert_eq!(core.paging, Paging { cr0: 0x8000_0001, cr3: 5, cr4: 1 << 5, efer: Some(1 << 10) });
         assert_eq!((core.width, core.is_privileged, core.is_at_reset), (Width::Bits64, false, false));
@@ -88,7 +96,7 @@ mod tests {
         bytes[432..440].copy_from_slice(&0xfff0u64.to_le_bytes());
         bytes[568..576].copy_from_slice(&0x100u64.to_le_bytes());
         let core = parse(&bytes);
-        assert_eq!(core.registers, Registers::new(0xffff_fff0, 0x101, 0x102));
+        assert_eq!(core.registers, registers(0xffff_fff0, 0x101, 0x102));
         assert_eq!((core.width, core.is_privileged, core.is_at_reset), (Width::Bits16, true, true));
         bytes[432] = 0;
         assert!(!parse(&bytes).is_at_reset);

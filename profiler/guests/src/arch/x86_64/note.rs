@@ -55,11 +55,20 @@ mod tests {
     use super::*;
     use glass_profiler_core::arch::Width;
 
+    /// All general registers are known; those that are not given are 0, but rbx, which the test sets to 7 and r15 to 8.
+    fn registers(rip: u64, rsp: u64, rbp: u64) -> Registers {
+        let mut general = [0; 16];
+        (general[3], general[6], general[7], general[15]) = (7, rbp, rsp, 8);
+        Registers::of_all(rip, general)
+    }
+
     #[test]
     fn registers_are_where_qemu_puts_them() {
         let mut bytes = vec![0; 440];
         let mut set = |at: usize, value: u64| bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
         set(0, 440 << 32 | 1);
+        set(16, 7);
+        set(128, 8);
         // Long mode, level 3, the descriptor's bit L.
         for (at, value) in
             [(56, 1), (64, 2), (136, 3), (152, 0x33), (160, 1 << 21), (392, 1 << 31 | 1), (416, 5), (424, 1 << 5)]
@@ -67,7 +76,7 @@ mod tests {
             set(at, value);
         }
         let state = parse_state(&bytes).unwrap();
-        assert_eq!(state.registers, Registers::new(3, 1, 2));
+        assert_eq!(state.registers, registers(3, 1, 2));
         assert_eq!(state.paging, Paging { cr0: 1 << 31 | 1, cr3: 5, cr4: 1 << 5, efer: None });
         assert_eq!((state.width, state.is_privileged, state.is_at_reset), (Width::Bits64, false, false));
         assert_eq!(parse_state(&bytes[..431]), None);

@@ -94,6 +94,13 @@ mod tests {
     use super::*;
     use glass_profiler_core::arch::Width;
 
+    /// All general registers are known; those that are not given are 0, but rbx, which the test sets to 7 and r15 to 8.
+    fn registers(rip: u64, rsp: u64, rbp: u64) -> Registers {
+        let mut general = [0; 16];
+        (general[3], general[6], general[7], general[15]) = (7, rbp, rsp, 8);
+        Registers::of_all(rip, general)
+    }
+
     fn words(bytes: &[u8]) -> impl Fn(usize) -> u64 {
         |at| u64::from_le_bytes(std::array::from_fn(|index| bytes[at + index]))
     }
@@ -102,11 +109,11 @@ mod tests {
     #[test]
     fn registers_are_where_xen_puts_them() {
         let mut bytes = [0; 5016];
-        for (at, value) in [(512, 4), (552, 2), (648, 3), (656, 0x33), (657, 0xe0), (672, 1), (5008, 5)] {
+        for (at, value) in [(520, 8), (560, 7), (512, 4), (552, 2), (648, 3), (656, 0x33), (657, 0xe0), (672, 1), (5008, 5)] {
             bytes[at] = value;
         }
         let core = parse_context(words(&bytes));
-        assert_eq!(core.registers, Registers::new(3, 1, 2));
+        assert_eq!(core.registers, registers(3, 1, 2));
         assert_eq!((core.paging.cr3, core.width, core.is_privileged), (5, Width::Bits64, true));
         (bytes[512], bytes[656]) = (0, 0x23);
         let core = parse_context(words(&bytes));
@@ -116,7 +123,7 @@ mod tests {
     #[test]
     fn registers_of_virtualized_guests() {
         let mut bytes = [0; 1000];
-        for (at, value) in [(544, 2), (568, 1), (640, 3), (672, 5), (736, 0x10), (808, 7), (848, 9), (888, 0x9b)] {
+        for (at, value) in [(520, 7), (632, 8), (544, 2), (568, 1), (640, 3), (672, 5), (736, 0x10), (808, 7), (848, 9), (888, 0x9b)] {
             bytes[at] = value;
         }
         // Protection and paging, extensions of addresses, long mode, the segment's bit L.
@@ -124,12 +131,12 @@ mod tests {
             bytes[at] = value;
         }
         let core = parse_hvm_context(words(&bytes));
-        assert_eq!(core.registers, Registers::new(3, 1, 2));
+        assert_eq!(core.registers, registers(3, 1, 2));
         assert_eq!(core.paging, Paging { cr0: 1 << 31 | 1, cr3: 5, cr4: 1 << 5, efer: Some(0x500) });
         assert_eq!((core.width, core.is_privileged), (Width::Bits64, true));
         // As PVH begins: protected mode without paging, where addresses count from the segments' bases.
         (bytes[659], bytes[993], bytes[889]) = (0, 0, 0xc);
         let core = parse_hvm_context(words(&bytes));
-        assert_eq!((core.width, core.registers), (Width::Bits32, Registers::new(10, 10, 11)));
+        assert_eq!((core.width, core.registers), (Width::Bits32, registers(10, 10, 11)));
     }
 }

@@ -58,7 +58,11 @@ impl Gdb {
             let bytes = (0..8).rev().map(|byte| &digits[index * 16 + byte * 2..][..2]).collect::<String>();
             u64::from_str_radix(&bytes, 16).unwrap()
         };
-        Registers::new(word(16), word(7), word(6))
+        let mut general = [0; 16];
+        for (index, number) in [0, 3, 2, 1, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15].into_iter().enumerate() {
+            general[number] = word(index);
+        }
+        Registers::of_all(word(16), general)
     }
 
     pub fn memory(&mut self, address: u64, bytes: usize) -> Vec<u8> {

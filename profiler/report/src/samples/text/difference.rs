@@ -76,8 +76,9 @@ fn functions(out: &mut String, difference: &Difference, top: usize) {
             count(b)
         ),
     );
-    line(
+    wrap(
         out,
+        "",
         &format!(
             "± is what chance exceeds once in 22 times; ~ within it, ? perhaps chance, no mark: {}",
             difference.clear_word()
