@@ -76,10 +76,12 @@ fn head(picture: &Picture, origin: &Origin) -> Vec<String> {
     lines.extend(picture.warnings.iter().map(|warning| format!("! {warning}")));
     let mut tracks: Vec<_> = picture.tracks.iter().map(|track| (track, track.activity.lately())).collect();
     tracks.sort_by(|a, b| b.1.running.total_cmp(&a.1.running).then_with(|| a.0.track.cmp(&b.0.track)));
+    let names = tracks.iter().take(TRACKS_MAX).map(|(track, _)| track.name.chars().count());
+    let columns = names.max().unwrap_or(0).clamp(20, 34);
     for (track, now) in tracks.iter().take(TRACKS_MAX) {
         let mut line = format!(
             "{}  running {:>5} %  spinning {:>5} %  idle {:>5} %",
-            pad(&cut_end(&track.name, 34), 34),
+            pad(&cut_end(&track.name, columns), columns),
             percent(now.running),
             percent(now.spinning),
             percent(now.idle)

@@ -13,6 +13,7 @@ const SAMPLE_IP: u64 = 1 << 0;
 const SAMPLE_TID: u64 = 1 << 1;
 const SAMPLE_TIME: u64 = 1 << 2;
 const SAMPLE_CALLCHAIN: u64 = 1 << 5;
+const SAMPLE_ID: u64 = 1 << 6;
 const SAMPLE_RAW: u64 = 1 << 10;
 const SAMPLE_REGS_USER: u64 = 1 << 12;
 const SAMPLE_STACK_USER: u64 = 1 << 13;
@@ -38,6 +39,7 @@ const USER_REGISTERS: u64 = 0x1ff | 0xff << 16;
 const IOC_ENABLE: libc::c_ulong = 0x2400;
 const IOC_DISABLE: libc::c_ulong = 0x2401;
 const IOC_SET_OUTPUT: libc::c_ulong = 0x2405;
+const IOC_ID: libc::c_ulong = 0x8008_2407;
 const IOC_SET_BPF: libc::c_ulong = 0x4004_2408;
 
 /// Offsets in the first page of the ring buffer (`struct perf_event_mmap_page`).
@@ -123,7 +125,13 @@ impl PerfEvent {
             size: size_of::<Attributes>() as u32,
             config: PERF_COUNT_SW_CPU_CLOCK,
             sample_period: settings.period_ns,
-            sample_type: SAMPLE_IP | SAMPLE_TID | SAMPLE_TIME | SAMPLE_CALLCHAIN | SAMPLE_REGS_USER | SAMPLE_STACK_USER,
+            sample_type: SAMPLE_IP
+                | SAMPLE_TID
+                | SAMPLE_TIME
+                | SAMPLE_ID
+                | SAMPLE_CALLCHAIN
+                | SAMPLE_REGS_USER
+                | SAMPLE_STACK_USER,
             flags,
             sample_regs_user: USER_REGISTERS,
             sample_stack_user: settings.stack_bytes,
@@ -176,6 +184,14 @@ impl PerfEvent {
     /// Sends the records of this event to another's buffer.
     pub(crate) fn share_ring(&self, with: &PerfEvent) -> io::Result<()> {
         self.control(IOC_SET_OUTPUT, with.file.as_raw_fd() as libc::c_ulong)
+    }
+
+    /// Its number, which is in its records and in those of events that inherit from it.
+    pub(crate) fn id(&self) -> io::Result<u64> {
+        let mut id = 0u64;
+        // SAFETY: the request writes 8 bytes to the pointer.
+        let result = unsafe { libc::ioctl(self.file.as_raw_fd(), IOC_ID, &raw mut id) };
+        check(libc::c_long::from(result)).map(|_| id)
     }
 
     /// Whether it has a buffer of its own.

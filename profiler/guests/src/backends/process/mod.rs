@@ -7,6 +7,7 @@
 mod kernel;
 mod processes;
 mod records;
+mod twice;
 
 use std::collections::HashSet;
 use std::fs;
@@ -38,8 +39,6 @@ const RING_BYTES: [usize; 3] = [8 << 20, 2 << 20, 512 << 10];
 const RINGS_BYTES_MAX: usize = 64 << 20;
 /// How often the buffers are emptied.
 const DRAIN_PERIOD: Duration = Duration::from_millis(10);
-/// So many threads are opened before the buffers are emptied, which fill meanwhile.
-const DRAIN_THREADS: usize = 64;
 /// Rounds of looking for threads that were started while we opened the others.
 const THREAD_ROUNDS_MAX: usize = 8;
 /// The largest stack copy that the kernel's record format allows, in bytes.
@@ -71,6 +70,8 @@ pub struct Process {
     end: Option<OwnedFd>,
     /// Copies what is below stack pointers, where that is permitted.
     red_zone: Option<RedZone>,
+    /// Indices of events of threads that are sampled by another one, too: these do not count.
+    left_out: HashSet<usize>,
     /// Warnings that come with the first events.
     notes: Vec<String>,
 }
@@ -228,21 +229,19 @@ impl Process {
         if process.events.is_empty() {
             return Err(GuestError::NoProcess(pid));
         }
+        for event in &process.events {
+            event.enable().map_err(system("start sampling"))?;
+        }
         process.look()?;
         Ok(process)
     }
 
-    /// Samples all threads of the process and of its descendants, each once: one that is started by a thread that is
-    /// sampled already inherits that, and the kernel's records report it.
+    /// Samples all threads of the process and of its descendants.
     fn open_all(&mut self, settings: ProcessSettings) -> Result<(), GuestError> {
         let cpus = cpus();
         let mut seen = HashSet::new();
         let mut left_out = 0;
         for round in 0..THREAD_ROUNDS_MAX {
-            if round > 0 {
-                // A thread can be seen before the kernel's record of its start.
-                std::thread::sleep(DRAIN_PERIOD);
-            }
             let mut new = Vec::new();
             for of in descendants(self.pid) {
                 match threads(of.pid) {
@@ -255,20 +254,19 @@ impl Process {
             if new.is_empty() {
                 break;
             }
-            for (number, (pid, tid)) in new.into_iter().enumerate() {
-                if round > 0 || number % DRAIN_THREADS == 0 {
-                    self.read_records();
-                }
-                if round > 0 && self.sorter.was_started(tid) {
-                    continue;
-                }
+            for (pid, tid) in new {
+                let first = self.events.len();
                 match self.open(tid, &cpus, settings, false) {
                     Err(GuestError::NotPermitted { .. }) if pid != self.pid => left_out += 1,
                     result => result?,
                 }
+                let events = cpus.iter().copied().zip(first..self.events.len());
+                for (cpu, index) in events {
+                    let id = self.events[index].id().map_err(system("identify a perf event"))?;
+                    self.sorter.twice.opened(id, tid, cpu, (round > 0).then_some(index));
+                }
             }
         }
-        self.sorter.has_started();
         if left_out > 0 {
             self.notes.push(format!(
                 "{left_out} threads of processes that process {} has started are not sampled: they belong to other users (run glass as root, or with CAP_PERFMON and CAP_SYS_PTRACE)",
@@ -303,6 +301,7 @@ impl Process {
             seen: Seen::default(),
             end: None,
             red_zone: None,
+            left_out: HashSet::new(),
             notes: Vec::new(),
         }
     }
@@ -391,9 +390,6 @@ impl Process {
             {
                 self.red_zone = None;
             }
-            if !enable_on_exec {
-                event.enable().map_err(system("start sampling"))?;
-            }
             self.events.push(event);
         }
         Ok(())
@@ -419,6 +415,11 @@ impl Process {
                     self.sorter.push(record);
                 }
             });
+        }
+        for index in self.sorter.twice.found() {
+            // The thread has inherited another.
+            let _ = self.events[index].disable();
+            self.left_out.insert(index);
         }
     }
 
@@ -512,7 +513,8 @@ impl Source for Process {
 
 impl Process {
     fn counted_ns(&self) -> u64 {
-        self.events.iter().filter_map(|event| event.count().ok()).sum()
+        let events = self.events.iter().enumerate().filter(|(index, _)| !self.left_out.contains(index));
+        events.filter_map(|(_, event)| event.count().ok()).sum()
     }
 }
 

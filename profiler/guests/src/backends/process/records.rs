@@ -6,10 +6,11 @@ use glass_profiler_core::event::{Event, FileIdentity, Mapping, Placement, RawSam
 use glass_profiler_core::guest::Mode;
 use glass_profiler_core::model::State;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 use super::has_code;
 use super::processes::Processes;
+use super::twice::Twice;
 use crate::proc::without_deleted;
 use crate::sys::RED_ZONE;
 
@@ -35,8 +36,6 @@ const CONTEXTS: u64 = -4095i64 as u64;
 const PROTECTION_EXECUTE: u32 = 4;
 /// Between the copy of what is below a stack pointer and the rest of its sample, in nanoseconds.
 const RED_ZONE_NS: u64 = 100_000;
-/// Stacks that may wait to be delivered, in bytes.
-const WAITING_BYTES_MAX: usize = 256 << 20;
 
 /// The content of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +44,8 @@ pub(super) enum Kind {
     Sample {
         pid: u32,
         tid: u32,
+        /// Of the event that was opened, which the thread may have inherited.
+        id: u64,
         in_kernel: bool,
         /// The calls in the kernel, innermost first, as it has unwound them.
         chain: Vec<u64>,
@@ -133,10 +134,10 @@ impl Record {
         if kind == SAMPLE {
             return Record::parse_sample(fields, misc);
         }
-        // `sample_id_all`: pid, tid and time end each of the other records.
-        let split = fields.0.len().checked_sub(16)?;
+        // `sample_id_all`: pid, tid, time and the event's id end each of the other records.
+        let split = fields.0.len().checked_sub(24)?;
         let (body, id) = fields.0.split_at(split);
-        let time_ns = u64::from_le_bytes(id[8..].try_into().ok()?);
+        let time_ns = u64::from_le_bytes(id[8..16].try_into().ok()?);
         let mut fields = Fields(body);
         let kind = match kind {
             MMAP2 => {
@@ -180,7 +181,7 @@ impl Record {
     fn parse_sample(mut fields: Fields<'_>, misc: u16) -> Option<Record> {
         let _ip = fields.word()?;
         let (pid, tid) = (fields.half()?, fields.half()?);
-        let time_ns = fields.word()?;
+        let (time_ns, id) = (fields.word()?, fields.word()?);
         let calls = fields.word()?;
         let chain = fields.bytes(usize::try_from(calls).ok()?.checked_mul(8)?)?;
         let registers_abi = fields.word()?;
@@ -207,7 +208,7 @@ impl Record {
         }
         let in_kernel = misc & MISC_MODE_MASK == MISC_MODE_KERNEL;
         let chain = calls_in_kernel(chain);
-        Some(Record { time_ns, kind: Kind::Sample { pid, tid, in_kernel, chain, user, stack } })
+        Some(Record { time_ns, kind: Kind::Sample { pid, tid, id, in_kernel, chain, user, stack } })
     }
 }
 
@@ -219,14 +220,11 @@ fn calls_in_kernel(chain: &[u8]) -> Vec<u64> {
 }
 
 /// Brings records of several buffers into order and turns them into events.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Sorter {
     waiting: Vec<Record>,
-    /// Bytes of the stacks that wait.
-    waiting_bytes: usize,
-    /// Threads and processes that were started by ones that were sampled: they are sampled, too.
-    started: HashSet<u32>,
-    is_starting: bool,
+    /// Threads that are sampled twice.
+    pub(super) twice: Twice,
     /// By thread, in order of time.
     red_zones: HashMap<u32, VecDeque<(u64, Vec<u8>)>>,
     /// Every buffer was emptied after this moment, so nothing older can come.
@@ -238,32 +236,12 @@ pub(super) struct Sorter {
     throttled: u64,
 }
 
-impl Default for Sorter {
-    fn default() -> Sorter {
-        Sorter {
-            waiting: Vec::new(),
-            waiting_bytes: 0,
-            started: HashSet::new(),
-            is_starting: true,
-            red_zones: HashMap::new(),
-            settled_ns: 0,
-            newest_ns: 0,
-            processes: Processes::default(),
-            samples: 0,
-            lost: 0,
-            throttled: 0,
-        }
-    }
-}
-
 impl Sorter {
     pub(super) fn push(&mut self, record: Record) {
         self.newest_ns = self.newest_ns.max(record.time_ns);
         match &record.kind {
-            // Until it is delivered, a sample waits in memory; its time is counted, so that it counts as lost.
-            Kind::Sample { stack, .. } if self.waiting_bytes + stack.len() > WAITING_BYTES_MAX => return,
-            Kind::Sample { stack, .. } => self.waiting_bytes += stack.len(),
-            Kind::Fork { tid, .. } if self.is_starting => _ = self.started.insert(*tid),
+            Kind::Sample { tid, id, .. } if self.twice.is_left_out(*tid, *id) => return,
+            Kind::Exit { tid, .. } => self.twice.ended(*tid),
             _ => {}
         }
         self.waiting.push(record);
@@ -286,17 +264,6 @@ impl Sorter {
         of_thread.pop_front_if(|(time, _)| time.abs_diff(time_ns) < RED_ZONE_NS).map(|(_, bytes)| bytes)
     }
 
-    /// Whether a thread was started by one that was sampled. Asked while sampling starts.
-    pub(super) fn was_started(&self, tid: u32) -> bool {
-        self.started.contains(&tid)
-    }
-
-    /// All threads that were there before are sampled.
-    pub(super) fn has_started(&mut self) {
-        self.is_starting = false;
-        self.started = HashSet::new();
-    }
-
     pub(super) fn samples(&self) -> u64 {
         self.samples
     }
@@ -315,8 +282,6 @@ impl Sorter {
         let settled = if everything { u64::MAX } else { self.settled_ns };
         let ready = self.waiting.partition_point(|record| record.time_ns <= settled);
         let ready: Vec<Record> = self.waiting.drain(..ready).collect();
-        let bytes = |record: &Record| if let Kind::Sample { stack, .. } = &record.kind { stack.len() } else { 0 };
-        self.waiting_bytes -= ready.iter().map(bytes).sum::<usize>();
         self.settled_ns = self.newest_ns;
         for record in ready {
             self.event(record, sink);
@@ -325,7 +290,7 @@ impl Sorter {
 
     fn event(&mut self, record: Record, sink: &mut dyn FnMut(Event)) {
         match record.kind {
-            Kind::Sample { pid, tid, in_kernel, chain, user, stack } => {
+            Kind::Sample { pid, tid, in_kernel, chain, user, stack, .. } => {
                 let track = self.processes.track(pid, tid, sink);
                 let space = self.processes.space(pid, sink);
                 self.samples += 1;
@@ -390,7 +355,7 @@ mod tests {
         body.extend(7u32.to_le_bytes());
         body.extend(tid.to_le_bytes());
         let chain = [4, CONTEXT_KERNEL, 0xffff_ffff_8100_0008, 0xffff_ffff_8100_0108, -512i64 as u64];
-        for word in [time_ns].into_iter().chain(chain).chain([2, 100, 103, 102, 101, 104, 105, 0xb, 0x7000, 0x401000])
+        for word in [time_ns, 77].into_iter().chain(chain).chain([2, 100, 103, 102, 101, 104, 105, 0xb, 0x7000, 0x401000])
             .chain(108..116)
             .chain([16, 1, 2, 8]) {
             body.extend(word.to_le_bytes());
@@ -407,7 +372,7 @@ mod tests {
         let stack = 1u64.to_le_bytes().to_vec();
         assert_eq!(parsed.time_ns, 99);
         let chain = vec![0xffff_ffff_8100_0008, 0xffff_ffff_8100_0108];
-        assert_eq!(parsed.kind, Kind::Sample { pid: 7, tid: 8, in_kernel: true, chain, user, stack });
+        assert_eq!(parsed.kind, Kind::Sample { pid: 7, tid: 8, id: 77, in_kernel: true, chain, user, stack });
     }
 
     #[test]
