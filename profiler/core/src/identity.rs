@@ -84,3 +84,51 @@ impl<'a> Programs<'a> {
         programs.get(program).map(|since| since.name.as_str())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guest::{Guest, GuestId, ProcessId, ProgramSince};
+    use crate::model::{Sample, Track};
+
+    fn profile() -> Profile {
+        let guest = |id, pid, name: &str| Guest {
+            id: GuestId(id),
+            kind: GuestKind::Process { pid },
+            name: name.to_owned(),
+            architecture: crate::arch::Architecture::X86_64,
+        };
+        let program = |time_ns, name: &str| ProgramSince { time_ns, name: name.to_owned() };
+        let track = |guest, id, name: &str| Track { guest, id, name: name.to_owned(), ..Track::default() };
+        let process = |id, pid, programs| Process { id: ProcessId(id), guest: GuestId(id), pid, programs, ..Process::default() };
+        Profile {
+            guests: vec![guest(7, 100, "make"), guest(8, 101, "cc1"), guest(9, 102, "as")],
+            processes: vec![
+                process(7, 100, vec![program(0, "make")]),
+                process(8, 101, vec![program(0, "make"), program(50, "sh"), program(60, "cc1")]),
+                process(9, 102, vec![program(0, "sh"), program(10, "as")]),
+            ],
+            tracks: vec![track(0, 100, "make"), track(1, 101, "cc1"), track(1, 105, "worker"), track(2, 102, "as")],
+            samples: [(10, 0), (49, 1), (70, 1), (80, 2)].map(|(time_ns, track)| Sample { time_ns, track, ..Sample::default() }).to_vec(),
+            ..Profile::default()
+        }
+    }
+
+    /// A process tree was 27 rows called bash (2026-11-25).
+    #[test]
+    fn threads_belong_to_processes_with_the_programs_that_were_sampled() {
+        let found = processes(&profile());
+        let labels: Vec<String> = found.iter().map(ProcessTracks::label).collect();
+        // `sh` ran for a moment, and no sample is in it; `as` was not sampled at all.
+        assert_eq!(labels, ["make 100", "make \u{2192} cc1 101", "as 102"]);
+        assert_eq!(found.iter().map(|process| process.tracks.clone()).collect::<Vec<_>>(), [vec![0], vec![1, 2], vec![3]]);
+    }
+
+    #[test]
+    fn a_machine_is_no_process() {
+        let mut profile = profile();
+        profile.guests[1].kind = GuestKind::Vm { vmm: 101 };
+        profile.tracks[0].guest = 77;
+        assert_eq!(processes(&profile).iter().map(|process| process.pid).collect::<Vec<_>>(), [102]);
+    }
+}

@@ -24,6 +24,8 @@ pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Wr
     Ok(())
 }
 
+const PAGE_BYTES: u64 = 4096;
+
 /// The tables that samples refer to. Numbers in the file start at 1; 0 means none.
 struct Tables<'a> {
     recording: &'a Recording,
@@ -160,13 +162,20 @@ impl<'a> Tables<'a> {
         // Readers treat the first mapping as the program.
         let mut order: Vec<usize> = (0..self.recording.images.len()).collect();
         order.sort_by_key(|index| self.rank_of_program(&self.recording.images[*index]));
+        // As locations have them: the addresses for which it was linked, of which only those in stacks are known.
+        let mut ranges: HashMap<u64, (u64, u64)> = HashMap::new();
+        for location in &self.location_list {
+            let (start, end) = ranges.entry(location.mapping_id).or_insert((u64::MAX, 0));
+            (*start, *end) = ((*start).min(location.address), (*end).max(location.address));
+        }
         for index in order {
             let image = &self.recording.images[index];
+            let (first, last) = ranges.get(&(index as u64 + 1)).copied().unwrap_or_default();
             let hex: String = image.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
             let mapping = proto::Mapping {
                 id: index as u64 + 1,
-                memory_start: image.range.0,
-                memory_limit: image.range.1,
+                memory_start: first & !(PAGE_BYTES - 1),
+                memory_limit: (last | (PAGE_BYTES - 1)).saturating_add(1),
                 filename: self.string(&image.path),
                 build_id: self.string(&hex),
                 // Otherwise readers would look names up themselves.

@@ -38,7 +38,12 @@ pub(crate) fn unwind(
             return CallChain { calls, end: StackEnd::BadAddress };
         }
         calls.push(call);
-        if placed.is_some_and(|placed| placed.image.is_root(call.address)) {
+        // Where a table knows better it decides for the innermost function: a thread is started by a call of `clone`, too.
+        let is_root = |placed: &Placed| {
+            let is_described = || placed.image.is_covered(call.address) || placed.image.is_covered_by_debug(call.address);
+            placed.image.is_root(call.address) && (has_called || !is_described())
+        };
+        if placed.is_some_and(is_root) {
             return CallChain { calls, end: StackEnd::Complete };
         }
         if calls.len() == DEPTH_MAX {

@@ -3,6 +3,7 @@
 
 mod common;
 mod mirage;
+mod processes;
 mod programs;
 mod readers;
 mod traces;

@@ -418,11 +418,44 @@ mod tests {
         assert_eq!((nameless[0].chain.len(), nameless[0].space), (0, nameless[1].space));
     }
 
+    /// The kernel writes what is below the stack pointer before the rest of a sample or after it; that of another sample is not taken.
+    #[test]
+    fn a_sample_has_what_is_below_its_stack_pointer() {
+        let red_zone = |time_ns: u64, tid: u32, byte: u8| {
+            let mut body = [u64::from(tid) << 32 | 7, time_ns].map(u64::to_le_bytes).concat();
+            body.extend((RED_ZONE as u32 + 4).to_le_bytes());
+            body.extend([byte; RED_ZONE + 4]);
+            RedZoneRecord::parse(&record(SAMPLE, 0, &body)).unwrap()
+        };
+        let times = [1_000_000, 2_000_000, 3_000_000, 4_000_000, 5_000_000];
+        let mut sorter = Sorter::default();
+        for record in [
+            red_zone(1_000_900, 8, 1),
+            red_zone(1_999_300, 8, 2),
+            // Of a sample that was lost, and of another thread.
+            red_zone(2_500_000, 8, 3),
+            red_zone(3_000_000, 9, 4),
+            red_zone(4_000_100, 8, 5),
+        ] {
+            sorter.push_red_zone(record);
+        }
+        times.iter().for_each(|time| sorter.push(Record::parse(&sample(*time, 8)).unwrap()));
+        let mut found = Vec::new();
+        sorter.deliver(true, &mut |event| {
+            if let Event::Sample(sample) = event {
+                let pieces = &sample.segments.last().unwrap().stack;
+                found.push(pieces.get(1).map(|(address, bytes)| (*address, bytes[0], bytes.len())));
+            }
+        });
+        let below = |byte| Some((0x7000 - 128, byte, RED_ZONE));
+        assert_eq!(found, [below(1), below(2), None, below(5), None]);
+    }
+
     #[test]
     fn losses_are_counted_as_far_as_one_can_count() {
         let mut sorter = Sorter::default();
         for _ in 0..2 {
-            let words = [1, u64::MAX - 1, 7 << 32 | 7, 99].map(u64::to_le_bytes).concat();
+            let words = [1, u64::MAX - 1, 7 << 32 | 7, 99, 77].map(u64::to_le_bytes).concat();
             sorter.push(Record::parse(&record(LOST, 0, &words)).unwrap());
         }
         sorter.deliver(true, &mut |event| panic!("{event:?}"));
