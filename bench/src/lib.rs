@@ -63,7 +63,7 @@ pub const BENCHMARKS: [Benchmark; 16] = [
     Benchmark { name: "sampling", parts: &sampling::PARTS },
     Benchmark { name: "tracing", parts: &tracing::PARTS },
     Benchmark { name: "size", parts: &[("", size::run)] },
-    Benchmark { name: "perf", parts: &[("", perf::run)] },
+    Benchmark { name: "perf", parts: &perf::PARTS },
     Benchmark { name: "mpi", parts: &[("", mpi::run)] },
     Benchmark { name: "cores", parts: &[("", cores::run)] },
     Benchmark { name: "xen", parts: &xen::PARTS },

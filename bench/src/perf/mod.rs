@@ -4,6 +4,7 @@
 //! chance, and names do not differ.
 
 mod cases;
+mod corpus;
 mod names;
 mod shares;
 mod stacks;
@@ -12,6 +13,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::Part;
 use crate::figure::Figure;
 use crate::outcome::Outcome;
 use crate::run::Run;
@@ -23,8 +25,11 @@ const SECONDS: u32 = 20;
 /// Functions that are compared, of either profiler.
 const TOP: usize = 10;
 
+/// The parts of this measurement.
+pub const PARTS: [Part; 3] = [("shares", compare_shares), ("stacks", stacks::run), ("names", corpus::run)];
+
 /// Compares all programs that this machine can build.
-pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
+fn compare_shares(outcome: &mut Outcome, run: &Run) -> Result<()> {
     if let Some(reason) = cases::obstacle() {
         outcome.skip(reason);
         return Ok(());
@@ -42,8 +47,6 @@ pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
             }
         }
     }
-    stacks::run(outcome, run)?;
-    run.figures(outcome);
     outcome.note(format!(
         "difference: the largest of the {TOP} hottest functions of either profiler, in points of all samples in user space; it may be 5 standard errors + 1 point (`allowed`)"
     ));

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use glass_profiler_core::format::duration;
+use glass_profiler_core::identity::{ProcessTracks, processes};
 use glass_profiler_core::model::{Profile, State, StateCounts};
 use glass_profiler_core::names::printable;
 use glass_profiler_core::recording::{NameSource, RecordedImage, Recording};
@@ -214,10 +215,15 @@ fn to_json(file: &str, file_bytes: u64, recording: &Recording) -> Value {
         "symbols": origin.symbols, "start_unix_ns": origin.start_unix_ns, "duration_ns": origin.duration_ns,
         "rate_hz": origin.rate_hz,
         "samples": profile.samples.len(), "stacks": profile.stacks.len(), "functions": profile.frames.len(),
-        "tracks": tracks, "images": images, "trace": traced::to_json(&recording.trace),
+        "tracks": tracks, "processes": processes_json(profile), "images": images, "trace": traced::to_json(&recording.trace),
         "cost": {
             "samples_expected": cost.samples_wanted, "samples_collected": cost.samples_taken,
             "samples_lost": cost.samples_lost, "samples_late": cost.samples_late,
+            "losses": {
+                "ring_full": cost.losses.ring_full, "throttled": cost.losses.throttled, "overdue": cost.losses.overdue,
+                "not_stopped": cost.losses.not_stopped, "queue_full": cost.losses.queue_full,
+                "maps": cost.losses.maps, "forks": cost.losses.forks, "unknown": cost.losses.unknown,
+            },
             "stacks_broken": cost.stacks_broken, "profiler_cpu_ns": cost.profiler_cpu_ns,
             "pause": {
                 "count": cost.pause.count, "median_ns": cost.pause.median_ns, "p99_ns": cost.pause.p99_ns,
@@ -226,6 +232,15 @@ fn to_json(file: &str, file_bytes: u64, recording: &Recording) -> Value {
         },
         "warnings": profile.warnings,
     })
+}
+
+/// The processes whose threads are tracks; `threads` are places in `tracks`.
+fn processes_json(profile: &Profile) -> Vec<Value> {
+    let json = |process: ProcessTracks| {
+        let ProcessTracks { name, before, pid, tracks } = process;
+        json!({ "name": name, "before": before, "pid": pid, "threads": tracks })
+    };
+    processes(profile).into_iter().map(json).collect()
 }
 
 fn image_json(image: &RecordedImage) -> Value {

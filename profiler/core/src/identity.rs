@@ -9,8 +9,10 @@ use crate::names::printable;
 /// A process of this machine, and its threads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ProcessTracks {
-    /// Its programs that were sampled, in order of time, with arrows between them: more than one where it called `exec`. Printable.
+    /// The last of its programs that was sampled. Printable.
     pub name: String,
+    /// Those before it, in order of time: it called `exec`. Printable.
+    pub before: Vec<String>,
     /// Its process ID.
     pub pid: u32,
     /// Indices into [`Profile::tracks`], in their order.
@@ -18,10 +20,11 @@ pub struct ProcessTracks {
 }
 
 impl ProcessTracks {
-    /// Its name and its process ID, for display.
+    /// Its name, its process ID and what it was before, for display.
     #[must_use]
     pub fn label(&self) -> String {
-        format!("{} {}", self.name, self.pid)
+        let before = if self.before.is_empty() { String::new() } else { format!(" (before: {})", self.before.join(", ")) };
+        format!("{} {}{before}", self.name, self.pid)
     }
 }
 
@@ -51,8 +54,9 @@ pub fn processes(profile: &Profile) -> Vec<ProcessTracks> {
         let names = of_samples.into_iter().filter_map(|program| programs.name(number, program));
         let mut names: Vec<String> = names.map(printable).collect();
         names.dedup();
-        let name = if names.is_empty() { printable(&guest.name) } else { names.join(" \u{2192} ") };
-        processes.push(ProcessTracks { name, pid, tracks });
+        let name = names.pop().unwrap_or_else(|| printable(&guest.name));
+        names.retain(|before| *before != name);
+        processes.push(ProcessTracks { name, before: names, pid, tracks });
     }
     processes
 }
@@ -120,7 +124,7 @@ mod tests {
         let found = processes(&profile());
         let labels: Vec<String> = found.iter().map(ProcessTracks::label).collect();
         // `sh` ran for a moment, and no sample is in it; `as` was not sampled at all.
-        assert_eq!(labels, ["make 100", "make \u{2192} cc1 101", "as 102"]);
+        assert_eq!(labels, ["make 100", "cc1 101 (before: make)", "as 102"]);
         assert_eq!(found.iter().map(|process| process.tracks.clone()).collect::<Vec<_>>(), [vec![0], vec![1, 2], vec![3]]);
     }
 

@@ -26,7 +26,8 @@ pub use names::{NamedImage, Names};
 pub const KERNEL_NAME: &str = "[kernel]";
 
 /// Names of images that stand for code of which no image is known.
-pub(crate) const STAND_INS: [&str; 4] = [KERNEL_NAME, "[guest user space]", "[16-bit code]", "[32-bit code]"];
+pub(crate) const STAND_INS: [&str; 5] =
+    [KERNEL_NAME, "[guest user space]", "[16-bit code]", "[32-bit code]", "[guest]"];
 /// What runs below a system call of a process: the index of its image.
 const KERNEL: u32 = 0;
 /// What runs in a guest's processes.
@@ -34,6 +35,8 @@ const GUEST_USER: u32 = 1;
 /// Code that is not of 64 bits.
 const CODE_16: u32 = 2;
 const CODE_32: u32 = 3;
+/// What a guest executes that a process runs as its VMM.
+const GUEST: u32 = 4;
 
 /// A file that code was mapped from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -366,6 +369,7 @@ impl Images {
         let here = space.code.at(ip);
         let stand_in = match (self.guests.get(&space.guest), segment.mode) {
             (Some(GuestKind::Process { .. }), Mode::Kernel) => Some(CallAddress { image: Some(KERNEL), address: 0 }),
+            (Some(GuestKind::Process { .. }), Mode::Hypervisor) => Some(CallAddress { image: Some(GUEST), address: 0 }),
             (Some(kind), Mode::User) if kind.is_machine() => Some(CallAddress { image: Some(GUEST_USER), address: ip }),
             _ => None,
         };

@@ -148,12 +148,13 @@ pub fn short(function: &str) -> String {
 /// A C++ function carries its parameters, and one of a template its result's type: both are the first to go. What is in
 /// brackets for other reasons stays: `(anonymous namespace)`, the receiver in Go's `(*Digest).Write`, `operator()`, and
 /// names that start with a bracket.
-fn without_parameters(name: &str) -> String {
+pub fn without_parameters(name: &str) -> String {
     if name.starts_with(['[', '{']) {
         return name.to_string();
     }
     let mut bare = String::with_capacity(name.len());
-    let (mut depth, mut has_parameters) = (0_usize, false);
+    // Where the last parameters were, in what is left.
+    let (mut depth, mut parameters) = (0_usize, None);
     let mut rest = name.char_indices();
     while let Some((at, c)) = rest.next() {
         match c {
@@ -164,8 +165,8 @@ fn without_parameters(name: &str) -> String {
                 bare.push_str("()");
                 rest.next();
             }
-            '(' if bare.ends_with(|last: char| !matches!(last, ':' | '.' | ' ' | '(' | '&' | '*')) => {
-                (depth, has_parameters) = (1, true);
+            '(' if bare.ends_with(|last: char| !matches!(last, ':' | '.' | ' ' | '(' | '&' | '*')) || is_operator(&bare) => {
+                (depth, parameters) = (1, Some(bare.len()));
             }
             _ => bare.push(c),
         }
@@ -173,12 +174,14 @@ fn without_parameters(name: &str) -> String {
     if depth > 0 {
         return name.to_string();
     }
-    if !has_parameters {
-        return bare;
-    }
+    let Some(parameters) = parameters else { return bare };
     // What follows the parameters: const, &, [clone .part.0].
-    let end = [" const", " volatile", " &", " [", " noexcept"].iter().filter_map(|word| bare.find(word)).min();
-    bare.truncate(end.unwrap_or(bare.len()));
+    let words = [" const", " volatile", " &", " [", " noexcept"];
+    // A lambda within a method has the method's `const` in its path.
+    let (front, behind) = bare.split_at(parameters);
+    let behind = behind.replace(" const::", "::");
+    let end = words.iter().filter_map(|word| behind.find(word)).min().unwrap_or(behind.len());
+    let mut bare = format!("{}{}", front.replace(" const::", "::"), &behind[..end]);
     // The result's type is in front of the last word, but an operator may have several.
     let (mut depth, mut start) = (0_usize, 0);
     let words_end = bare.find("operator").unwrap_or(bare.len());
@@ -191,6 +194,12 @@ fn without_parameters(name: &str) -> String {
         }
     }
     bare.split_off(start)
+}
+
+/// Whether a name ends with an operator of punctuation: `operator*`, whose star belongs to no type.
+fn is_operator(name: &str) -> bool {
+    let symbol = name.rsplit_once("operator").map_or("", |(_, symbol)| symbol);
+    !symbol.is_empty() && symbol.chars().all(|c| c.is_ascii_punctuation() && !matches!(c, ':' | '_' | '(' | ')'))
 }
 
 /// `<a::Type<T> as b::Trait>::f` as `a::Type<T>::f`; other names as they are.
@@ -298,6 +307,10 @@ mod tests {
             ("app::Map::operator bool() const", "Map::operator bool"),
             ("app::run(int)::{lambda(int)#1}::operator()(int) const", "run::{lambda#1}::operator()"),
             ("void app::f(int) [clone .part.0]", "app::f"),
+            ("char const* app::constants::null_value<char>()", "constants::null_value"),
+            ("app::Iterator<char const*>::operator*() const", "Iterator::operator*"),
+            ("app::Bits app::operator&(app::Bits, app::Bits)", "app::operator&"),
+            ("app::run(int) const::{lambda(int)#1}::operator()(int) const", "run::{lambda#1}::operator()"),
             ("broken(", "broken("),
             ("a::b<c", "a::b<c"),
             ("memcpy", "memcpy"),

@@ -108,8 +108,8 @@ impl<'a> Chains<'a> {
         let id = self.profile.tracks.get(track as usize).map_or(0, |track| track.id);
         match self.process(track) {
             None => name,
-            Some(process) if process.tracks.len() == 1 => process.label(),
-            Some(process) => format!("{}, {name} {id}", process.label()),
+            Some(process) if process.tracks.len() == 1 => format!("{} {}", process.name, process.pid),
+            Some(process) => format!("{} {}, {name} {id}", process.name, process.pid),
         }
     }
 

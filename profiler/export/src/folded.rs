@@ -19,7 +19,7 @@ pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Wr
     for (group, count) in chains.groups(options.states) {
         line.clear();
         if let Some(process) = chains.process(group.track).filter(|_| has_several) {
-            line.push_str(&process.label().replace(';', ":"));
+            line.push_str(&format!("{} {}", process.name, process.pid).replace(';', ":"));
         }
         for step in chains.chain(group.stack, group.state()) {
             if !line.is_empty() {

@@ -28,7 +28,7 @@ export function decodeProfile(text) {
   }));
   const nodes = decodeNodes(data.nodes, functions);
   const tracks = data.tracks.map((track) => ({ ...track, name: string(track.name), label: string(track.name), samples: STATES.map(() => 0) }));
-  const processes = data.processes.map((process) => ({ ...process, name: `${string(process.name)} ${process.pid}` }));
+  const processes = data.processes.map((process) => ({ ...process, name: `${string(process.name)} ${process.pid}`, label: string(process.label) }));
   for (const { name, tracks: threads } of processes) {
     // The only thread of a process is the process.
     for (const track of threads) tracks[track].label = threads.length > 1 ? `${name}, ${tracks[track].name} ${tracks[track].id}` : name;
@@ -44,7 +44,7 @@ export function trackRows({ tracks, processes }) {
   const others = tracks.map((track, index) => ({ name: track.name, label: track.label, tracks: [index] })).filter((_, index) => !ofProcesses.has(index));
   const rows = processes.flatMap((process) => {
     const threads = process.tracks.map((track) => ({ name: `${tracks[track].name} ${tracks[track].id}`, label: tracks[track].label, tracks: [track], isThread: true }));
-    return [{ name: process.name, label: process.name, tracks: process.tracks }, ...(threads.length > 1 ? threads : [])];
+    return [{ name: process.name, label: process.label, tracks: process.tracks }, ...(threads.length > 1 ? threads : [])];
   });
   return [...rows, ...others];
 }

@@ -86,6 +86,8 @@ struct Track {
 #[derive(Serialize)]
 struct Process {
     name: usize,
+    /// With what it was before.
+    label: usize,
     pid: u32,
     tracks: Vec<usize>,
 }
@@ -164,6 +166,7 @@ pub(crate) fn write(tree: &Tree, timeline: &Timeline, errors: Option<&Errors>) -
     let tracks = tree.tracks.iter().map(|track| Track { name: strings.add(&track.name), id: track.id }).collect();
     let processes = tree.processes.iter().map(|process| Process {
         name: strings.add(&process.name),
+        label: strings.add(&process.label()),
         pid: process.pid,
         tracks: process.tracks.clone(),
     });

@@ -14,6 +14,7 @@ use glass_profiler_core::guest::{self, Guest, GuestId, GuestKind, ProcessId, Pro
 struct Known {
     guest: GuestId,
     parent: Option<ProcessId>,
+    name: String,
     space: SpaceId,
     /// Those of its threads that are known to run.
     threads: HashSet<u32>,
@@ -51,10 +52,12 @@ impl Processes {
         let original = parent.and_then(|parent| self.known.get(&parent));
         let copy_of = original.filter(|_| is_copy).map(|known| known.space);
         let parent = original.map(|known| process_id(known.guest));
+        // A copy has the name of its original, whatever it is by now.
+        let name = original.filter(|_| is_copy).map(|known| known.name.clone());
+        let name = name.or_else(|| comm(&format!("/proc/{pid}/comm"))).unwrap_or_else(|| format!("process {pid}"));
         let (guest, space) = (GuestId(self.guests), self.new_space());
         self.guests += 1;
-        self.known.insert(pid, Known { guest, parent, space, threads: HashSet::new() });
-        let name = comm(&format!("/proc/{pid}/comm")).unwrap_or_else(|| format!("process {pid}"));
+        self.known.insert(pid, Known { guest, parent, name: name.clone(), space, threads: HashSet::new() });
         sink(Event::Guest(guest_of(guest, pid, name.clone())));
         sink(Event::Process(program_of(guest, pid, parent, ProgramSince { time_ns: 0, name })));
         sink(Event::Space { space, guest, process: None, copy_of });
@@ -93,6 +96,7 @@ impl Processes {
         let Some(known) = self.known.get_mut(&pid) else { return };
         known.space = new;
         let (guest, parent) = (known.guest, known.parent);
+        name.clone_into(&mut known.name);
         sink(Event::SpaceEnd(old));
         sink(Event::Guest(guest_of(guest, pid, name.to_owned())));
         sink(Event::Process(program_of(guest, pid, parent, ProgramSince { time_ns, name: name.to_owned() })));

@@ -24,6 +24,8 @@ const SAMPLE: u32 = 9;
 
 const MISC_MODE_MASK: u16 = 7;
 const MISC_MODE_KERNEL: u16 = 1;
+/// `PERF_RECORD_MISC_GUEST_KERNEL` and `PERF_RECORD_MISC_GUEST_USER`: the thread of a VMM executes its guest.
+const MISC_MODES_GUEST: [u16; 2] = [4, 5];
 /// The order in which the kernel has the first registers (`enum perf_event_x86_regs`), as DWARF numbers: ax, bx, cx, dx, si, di, bp, sp.
 /// They are followed by ip, and r8 to r15.
 const REGISTERS_BEFORE_IP: [usize; 8] = [0, 3, 2, 1, 4, 5, 6, 7];
@@ -46,7 +48,8 @@ pub(super) enum Kind {
         tid: u32,
         /// Of the event that was opened, which the thread may have inherited.
         id: u64,
-        in_kernel: bool,
+        /// In which mode its time went: of a process, of this machine's kernel, or of a guest that it runs ([`Mode::Hypervisor`]).
+        mode: Mode,
         /// The calls in the kernel, innermost first, as it has unwound them.
         chain: Vec<u64>,
         user: Option<(Registers, Width)>,
@@ -206,9 +209,13 @@ impl Record {
             let valid = usize::try_from(fields.word()?).ok()?.min(stack_bytes);
             stack.extend_from_slice(&copied[..valid]);
         }
-        let in_kernel = misc & MISC_MODE_MASK == MISC_MODE_KERNEL;
+        let mode = match misc & MISC_MODE_MASK {
+            MISC_MODE_KERNEL => Mode::Kernel,
+            mode if MISC_MODES_GUEST.contains(&mode) => Mode::Hypervisor,
+            _ => Mode::User,
+        };
         let chain = calls_in_kernel(chain);
-        Some(Record { time_ns, kind: Kind::Sample { pid, tid, id, in_kernel, chain, user, stack } })
+        Some(Record { time_ns, kind: Kind::Sample { pid, tid, id, mode, chain, user, stack } })
     }
 }
 
@@ -290,12 +297,15 @@ impl Sorter {
 
     fn event(&mut self, record: Record, sink: &mut dyn FnMut(Event)) {
         match record.kind {
-            Kind::Sample { pid, tid, in_kernel, chain, user, stack, .. } => {
+            Kind::Sample { pid, tid, mode, chain, user, stack, .. } => {
                 let track = self.processes.track(pid, tid, sink);
                 let space = self.processes.space(pid, sink);
                 self.samples += 1;
                 let mut segments = Vec::with_capacity(2);
-                if in_kernel {
+                if mode == Mode::Hypervisor {
+                    segments.push(Segment { space, mode, ..Default::default() });
+                }
+                if mode == Mode::Kernel {
                     // Without names of its functions, one name stands for all of it.
                     let (space, chain) = match self.processes.kernel() {
                         Some(kernel) => (kernel, chain),
@@ -372,7 +382,7 @@ mod tests {
         let stack = 1u64.to_le_bytes().to_vec();
         assert_eq!(parsed.time_ns, 99);
         let chain = vec![0xffff_ffff_8100_0008, 0xffff_ffff_8100_0108];
-        assert_eq!(parsed.kind, Kind::Sample { pid: 7, tid: 8, id: 77, in_kernel: true, chain, user, stack });
+        assert_eq!(parsed.kind, Kind::Sample { pid: 7, tid: 8, id: 77, mode: Mode::Kernel, chain, user, stack });
     }
 
     #[test]
@@ -416,6 +426,24 @@ mod tests {
         assert_ne!(named[0].space, named[1].space);
         let nameless = segments(None);
         assert_eq!((nameless[0].chain.len(), nameless[0].space), (0, nameless[1].space));
+    }
+
+    /// The time of a guest was that of the VMM's `ioctl` (2026-11-25).
+    #[test]
+    fn a_guests_time_is_no_time_of_its_vmm() {
+        for (misc, modes) in [(2, vec![Mode::User]), (4, vec![Mode::Hypervisor, Mode::User]), (5, vec![Mode::Hypervisor, Mode::User])] {
+            let mut bytes = sample(99, 8);
+            bytes[4] = misc;
+            let mut sorter = Sorter::default();
+            sorter.push(Record::parse(&bytes).unwrap());
+            let mut found = Vec::new();
+            sorter.deliver(true, &mut |event| {
+                if let Event::Sample(sample) = event {
+                    found = sample.segments.iter().map(|segment| segment.mode).collect();
+                }
+            });
+            assert_eq!(found, modes, "{misc}");
+        }
     }
 
     /// The kernel writes what is below the stack pointer before the rest of a sample or after it; that of another sample is not taken.
