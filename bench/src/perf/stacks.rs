@@ -19,8 +19,8 @@ use crate::run::Run;
 const SOURCE: &str = include_str!("programs/stacks.c");
 const KINDS: [&str; 4] = ["signal", "vfork", "probe", "align"];
 const RATE: &str = "997";
-/// How often gdb looks.
-const LOOKS: usize = 20;
+/// How often gdb is run.
+const GDB_RUNS: usize = 20;
 /// The least share of whole stacks, in percent.
 const WHOLE: f64 = 99.0;
 /// How long a program runs before it is recorded.
@@ -68,22 +68,22 @@ fn one(
     let info: Value = serde_json::from_str(&info)?;
     let (samples, broken) = (number(&info["samples"])?, number(&info["cost"]["stacks_broken"])?);
     let whole = 100.0 * (samples - broken) / samples.max(1.0);
-    let (mut looks, mut by_gdb) = (0, 0);
-    for _ in 0..run.size(LOOKS, 1) {
+    let (mut runs, mut by_gdb) = (0, 0);
+    for _ in 0..run.size(GDB_RUNS, 1) {
         let Ok(output) = Command::new("gdb").args(["-batch", "-nx", "-ex", "bt", "-p", &pid]).stdin(Stdio::null()).output() else {
             break;
         };
-        looks += 1;
+        runs += 1;
         by_gdb += usize::from(String::from_utf8_lossy(&output.stdout).contains(start));
     }
     let figure = |what: &str, unit: &str, value: f64| Figure::of(&format!("perf.stacks.{name}.{what}"), unit, &[value]);
     outcome.add(figure("whole_percent", "%", whole));
     outcome.add(figure("samples", "samples", samples));
-    if looks > 0 {
-        outcome.add(figure("gdb_whole_percent", "%", 100.0 * by_gdb as f64 / looks as f64));
+    if runs > 0 {
+        outcome.add(figure("gdb_whole_percent", "%", 100.0 * by_gdb as f64 / runs as f64));
     }
     let holds = if whole >= WHOLE { "holds" } else { "DOES NOT HOLD" };
-    outcome.note(format!("stacks.{name}: {holds}; {broken} of {samples} broken; gdb {by_gdb} of {looks} whole"));
+    outcome.note(format!("stacks.{name}: {holds}; {broken} of {samples} broken; gdb {by_gdb} of {runs} whole"));
     Ok(())
 }
 

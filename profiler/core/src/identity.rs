@@ -1,4 +1,4 @@
-//! Which processes the tracks of a profile belong to: a thread says little without its process.
+//! Which processes the tracks of a profile belong to.
 
 use std::collections::{HashMap, HashSet};
 

@@ -63,7 +63,7 @@ const PARTS: [Part; 24] = [
     },
     Part { prefix: "profiler", may_use: &["formats", "profiler"], tests_may_use: &["tests"] },
     Part { prefix: "tests", may_use: &[], tests_may_use: &[] },
-    Part { prefix: "bench", may_use: &["tests"], tests_may_use: &[] },
+    Part { prefix: "bench", may_use: &["tests", "profiler/core"], tests_may_use: &[] },
     Part {
         prefix: "fuzz",
         may_use: &["api", "formats", "lib", "devices", "drivers", "platform", "apps", "profiler"],

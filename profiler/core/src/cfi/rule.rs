@@ -5,7 +5,6 @@ use gimli::{CfaRule, Encoding, EvaluationResult, RegisterRule, UnwindExpression,
 
 use super::registers::{COUNT, RETURN, RSP, RegisterFile};
 use super::{Found, Frames, Plain};
-use crate::image::Image;
 
 /// How many registers a plain rule can restore: the six that functions preserve, and the return address.
 const SAVED_MAX: usize = 7;
@@ -81,16 +80,16 @@ impl Default for Rules {
 
 impl Rules {
     /// Goes to the caller of the function at a linked address; `None` if no table describes that. `has_called`: the address
-    /// is within a call, and not that of an instruction which was interrupted.
+    /// is within a call, and not that of an instruction which was interrupted. `code` copies the machine code at a linked address and
+    /// returns how much of it there is.
     pub(crate) fn step(
         &mut self,
-        image: &Image,
-        address: u64,
-        has_called: bool,
+        frames: &Frames,
+        code: &dyn Fn(u64, &mut [u8]) -> usize,
+        (address, has_called): (u64, bool),
         registers: &mut RegisterFile,
         read: &mut dyn FnMut(u64) -> Option<u64>,
     ) -> Option<Result<Step, Failure>> {
-        let frames = &image.frames;
         if frames.id == 0 {
             return None;
         }
@@ -101,7 +100,7 @@ impl Rules {
             (cached.image, cached.address, cached.has_called) == (frames.id, address, has_called)
         };
         if !slot.as_ref().is_some_and(is_there) {
-            let rule = match returns_from_signal(image, address, has_called) {
+            let rule = match returns_from_signal(code, address, has_called) {
                 true => Some(Rule::SignalReturn),
                 false => frames.rule(address, &mut self.context),
             };
@@ -113,19 +112,20 @@ impl Rules {
 }
 
 /// Whether code is that by which a signal handler returns to the kernel; musl and Go have no unwind tables for it, or wrong ones.
-fn returns_from_signal(image: &Image, address: u64, has_called: bool) -> bool {
+fn returns_from_signal(code: &dyn Fn(u64, &mut [u8]) -> usize, address: u64, has_called: bool) -> bool {
     /// `mov rax, 15` and `syscall`: 15 is `rt_sigreturn`.
     const CODE: [u8; 9] = [0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05];
     /// Bytes of the first of the two instructions.
     const MOVE_BYTES: u64 = 7;
     let is_at = |start: u64| {
-        let mut code = [0; CODE.len()];
-        image.code(start, &mut code) == code.len() && code == CODE
+        let mut there = [0; CODE.len()];
+        code(start, &mut there) == there.len() && there == CODE
     };
     match has_called {
         // No call returns there: the kernel has put its start on the stack as a return address.
         true => is_at(address.wrapping_add(1)),
-        false => is_at(address) || is_at(address.wrapping_sub(MOVE_BYTES)),
+        // Within the system call the instruction pointer is behind it, which is no longer in its function.
+        false => [0, MOVE_BYTES, CODE.len() as u64].into_iter().any(|bytes| is_at(address.wrapping_sub(bytes))),
     }
 }
 

@@ -38,7 +38,7 @@ pub(crate) fn unwind(
             return CallChain { calls, end: StackEnd::BadAddress };
         }
         calls.push(call);
-        // Where a table knows better it decides for the innermost function: a thread is started by a call of `clone`, too.
+        // For the innermost function a table decides, if there is one: the thread that starts another is in `clone`, too.
         let is_root = |placed: &Placed| {
             let is_described = || placed.image.is_covered(call.address) || placed.image.is_covered_by_debug(call.address);
             placed.image.is_root(call.address) && (has_called || !is_described())
@@ -61,8 +61,10 @@ pub(crate) fn unwind(
             };
             return CallChain { calls, end };
         }
-        let by_table =
-            placed.and_then(|placed| cache.0.step(&placed.image, call.address, has_called, &mut frame, &mut read));
+        let by_table = placed.and_then(|placed| {
+            let code = |address, into: &mut [u8]| placed.image.code(address, into);
+            cache.0.step(&placed.image.frames, &code, (call.address, has_called), &mut frame, &mut read)
+        });
         let is_covered = by_table.is_some();
         let step = by_table.unwrap_or_else(|| {
             let innermost = placed.filter(|_| calls.len() == 1);

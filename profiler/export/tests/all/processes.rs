@@ -1,4 +1,4 @@
-//! Processes and threads in exports: a profile of a process tree says which of them it was.
+//! Processes and threads in exports of a process tree.
 
 use std::io::Read;
 

@@ -2,8 +2,8 @@
 //! call no other may keep data in the 128 bytes there (System V ABI for AMD64, 3.2.2), among them the caller's stack pointer, and the kernel's copy of a
 //! stack begins at the stack pointer.
 //!
-//! It runs where the sample is taken, so what it copies is of that moment. It takes rights that not everybody has: without them such functions have
-//! no callers.
+//! It runs where the sample is taken, so what it copies is of that moment. It takes the rights of root, or CAP_BPF and CAP_PERFMON: without them such
+//! functions have no callers.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -188,7 +188,7 @@ fn only_track(tree: &Tree, track: usize) -> Tree {
     Tree { functions: tree.functions.clone(), nodes, ..Tree::default() }
 }
 
-/// The guest of a recording; of a process without its process ID, which says nothing.
+/// The guest of a recording; of a process without its process ID, which differs each time.
 pub(crate) fn guest(profile: &Profile) -> String {
     let process = profile.guests.first().filter(|guest| matches!(guest.kind, GuestKind::Process { .. }));
     let name = process.map_or(profile.origin.guest.as_str(), |guest| guest.name.as_str());

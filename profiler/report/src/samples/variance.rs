@@ -2,8 +2,8 @@
 //!
 //! A recording is cut into pieces of its time: samples that are close in time are not independent, so the pieces differ by
 //! more than a count of independent samples would. Several recordings a side show how much runs differ. A variance of a few
-//! recordings is uncertain: it is combined with what the samples alone lead to expect, enlarged as much as the functions of
-//! this program ask for on average (Smyth, Linear Models and Empirical Bayes Methods, 2004, section 3).
+//! recordings is uncertain: it is combined with what the samples alone lead to expect, enlarged by what the recordings of
+//! these programs need on average (Smyth, Linear Models and Empirical Bayes Methods, 2004, section 3).
 
 use std::collections::HashMap;
 

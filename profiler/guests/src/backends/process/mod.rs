@@ -347,7 +347,7 @@ impl Process {
     ) -> Result<(), GuestError> {
         let first = self.events.is_empty();
         if first {
-            // Without it some functions have no callers, which each report says.
+            // Without it some functions have no callers.
             self.red_zone = RedZone::open(cpus).ok();
         }
         for (index, cpu) in cpus.iter().enumerate() {
