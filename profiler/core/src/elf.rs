@@ -1,6 +1,7 @@
 //! ELF files, of which only the parts are read that are needed: a program with its debug information can be larger than
 //! what it is good for.
 
+pub(crate) mod loaded;
 mod without_sections;
 
 use std::cell::{Cell, OnceCell};
@@ -187,6 +188,11 @@ impl<'f> Parts<'f> {
         let mut data: Arc<[u8]> = std::iter::repeat_n(0, usize::try_from(bytes).ok()?).collect();
         let read = self.file.read_at(offset, Arc::get_mut(&mut data)?);
         read.then_some(data)
+    }
+
+    /// Whether the file has no section headers, and those that it seems to have come from its program headers.
+    pub(crate) fn lacks_sections(&self) -> bool {
+        self.sections.get().is_some()
     }
 
     /// What is wrong with the file: what is too much is not there, which looks like damage.

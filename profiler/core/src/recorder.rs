@@ -132,7 +132,10 @@ impl<W: Write> Recorder<W> {
                 Ok(())
             }
             Event::Process(mut process) => {
-                process.programs.iter_mut().for_each(|since| since.time_ns = since.time_ns.saturating_sub(self.first_ns));
+                process
+                    .programs
+                    .iter_mut()
+                    .for_each(|since| since.time_ns = since.time_ns.saturating_sub(self.first_ns));
                 self.writer.process(&process)
             }
             Event::Thread(thread) => self.writer.thread(&thread),

@@ -1,5 +1,7 @@
 //! From an address to functions, files and lines, with the calls that the compiler inlined.
 
+mod go;
+
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -13,6 +15,8 @@ use crate::elf::{Elf, Parts, ReadAt, build_id, is_elf, parse_elf, read_whole, se
 use crate::map::SymbolMap;
 use crate::metered::Metered;
 use crate::relocatable::Layout;
+
+use go::GoTable;
 
 type Reader = Metered<gimli::EndianArcSlice<gimli::LittleEndian>>;
 
@@ -64,6 +68,8 @@ pub struct Location {
 struct Symbol {
     start: u64,
     end: u64,
+    /// `end` is from the table, and not where the next symbol starts.
+    has_size: bool,
     name: String,
     /// Which of several names of one function a program's author means: the smallest.
     rank: (Binding, usize),
@@ -93,6 +99,8 @@ pub struct Symbols {
     table: Vec<Symbol>,
     /// The largest end of the symbols up to each.
     ends: Vec<u64>,
+    /// What a stripped program of Go has instead of symbols.
+    go: Option<GoTable>,
     map: Option<Arc<SymbolMap>>,
     bytes: usize,
     /// `None` of what is held elsewhere.
@@ -146,9 +154,15 @@ impl Symbols {
                 Err(over) => (None, Some(over)),
             },
         };
-        let is_stripped = table.iter().all(|symbol| symbol.rank.0 == Binding::Stub);
+        let (go, without_go) = match go_table(&parts, &file, &account) {
+            Ok(go) => (go, None),
+            Err(over) => (None, Some(over)),
+        };
+        bytes += go.as_ref().map_or(0, GoTable::bytes);
+        let without_debug = without_debug.or(without_go);
+        let is_stripped = go.is_none() && table.iter().all(|symbol| symbol.rank.0 == Binding::Stub);
         match without_debug {
-            Some(over) if is_stripped => return Err(ImageError::TooMuch(over)),
+            Some(over) if is_stripped && context.is_none() => return Err(ImageError::TooMuch(over)),
             None if is_stripped && context.is_none() => return Err(parts.error(ImageError::Stripped)),
             _ => {}
         }
@@ -163,6 +177,7 @@ impl Symbols {
             context,
             table,
             ends,
+            go,
             map: None,
             bytes,
             account: Some(account),
@@ -202,6 +217,7 @@ impl Symbols {
             context: None,
             table: Vec::new(),
             ends: Vec::new(),
+            go: None,
             map: Some(map),
             bytes: 0,
             account: None,
@@ -227,7 +243,7 @@ impl Symbols {
             let name = map.name(address).map(|name| self.demangle(name));
             return name.map(|function| Location { function, file: None, line: None }).into_iter().collect();
         }
-        let symbol = self.symbol(address);
+        let symbol = self.symbol(address).filter(|symbol| !self.is_before_go(symbol, address));
         let (mut locations, is_whole) = self.debug_frames(address);
         match (locations.last_mut(), symbol) {
             // The symbol table has the linker's name of the function. Debug information of assembly may have none, and that of a local
@@ -244,6 +260,7 @@ impl Symbols {
                 let line = location.and_then(|location| location.line).filter(|line| *line > 0);
                 locations.push(Location { function, file, line });
             }
+            (None, None) => locations = self.go.as_ref().map_or_else(Vec::new, |go| go.locate(address)),
             _ => {}
         }
         for location in &mut locations {
@@ -280,12 +297,26 @@ impl Symbols {
         (locations, is_whole)
     }
 
+    /// Whether a function of Go starts between a symbol and an address. A symbol without a size would reach over all functions of Go,
+    /// which have no symbols.
+    fn is_before_go(&self, symbol: &Symbol, address: u64) -> bool {
+        let start = self.go.as_ref().filter(|_| !symbol.has_size).and_then(|go| go.start_of(address));
+        start.is_some_and(|start| symbol.start < start)
+    }
+
     fn symbol(&self, address: u64) -> Option<&Symbol> {
         let after = self.table.partition_point(|symbol| symbol.start <= address);
         // A function may have an entry with a name and a size of its own: behind the end of that the code is the function's again.
         let enclosing = (0..after).rev().take(ENCLOSED_MAX).take_while(|index| self.ends[*index] > address);
         enclosing.map(|index| &self.table[index]).find(|symbol| address < symbol.end)
     }
+}
+
+/// What a stripped program of Go has instead of symbols.
+fn go_table(parts: &Parts<'_>, file: &Elf<'_>, account: &Account) -> Result<Option<GoTable>, Over> {
+    let is_function =
+        |symbol: object::Symbol<'_, '_, _>| symbol.is_definition() && symbol.kind() == object::SymbolKind::Text;
+    if file.symbols().any(is_function) { Ok(None) } else { GoTable::read(parts, file, account) }
 }
 
 /// The debug information of a file, with the part that it shares with others; `None` if it is damaged. Adds to `bytes` what it
@@ -384,7 +415,10 @@ pub fn check_names(file: &dyn ReadAt) -> Result<(), ImageError> {
     let parts = Parts::of(file, &account);
     let file = parse_elf(&parts)?;
     let has_debug = file.section_by_name(".debug_info").is_some_and(|section| section.size() > 0);
-    let has_names = has_debug || !symbol_table(&file, &account).map_err(ImageError::TooMuch)?.is_empty();
+    let too_much = ImageError::TooMuch;
+    let has_names = has_debug
+        || !symbol_table(&file, &account).map_err(too_much)?.is_empty()
+        || go_table(&parts, &file, &account).map_err(too_much)?.is_some();
     if has_names { Ok(()) } else { Err(parts.error(ImageError::Stripped)) }
 }
 
@@ -428,7 +462,8 @@ fn symbol_table(file: &Elf<'_>, account: &Account) -> Result<Vec<Symbol>, Over> 
             };
             let underscores = name.len() - name.trim_start_matches('_').len();
             let end = start.saturating_add(symbol.size());
-            table.push(Symbol { start, end, name: name.into_owned(), rank: (binding, underscores) });
+            let has_size = symbol.size() > 0;
+            table.push(Symbol { start, end, has_size, name: name.into_owned(), rank: (binding, underscores) });
         }
     }
     table.extend(stubs(file, layout.is_none(), account)?);
@@ -483,7 +518,7 @@ fn stubs(file: &Elf<'_>, is_linked: bool, account: &Account) -> Result<Vec<Symbo
             let end = next.checked_next_multiple_of(entry_bytes).unwrap_or(next);
             let name = format!("{}@plt", String::from_utf8_lossy(name));
             account.hold((size_of::<Symbol>() + name.len().next_multiple_of(16)) as u64)?;
-            found.push(Symbol { start, end, name, rank: (Binding::Stub, 0) });
+            found.push(Symbol { start, end, has_size: true, name, rank: (Binding::Stub, 0) });
         }
     }
     Ok(found)

@@ -150,7 +150,9 @@ where
         let entry = match parsed {
             Ok(entry) if entry.entry_len() <= ENTRY_BYTES_MAX => entry,
             Ok(_) | Err(gimli::Error::TooManyIterations) => {
-                return Err(ImageError::Damaged("its unwind tables have an entry that takes long to evaluate".to_owned()));
+                return Err(ImageError::Damaged(
+                    "its unwind tables have an entry that takes long to evaluate".to_owned(),
+                ));
             }
             Err(_) => continue,
         };

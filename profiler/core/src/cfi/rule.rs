@@ -96,9 +96,8 @@ impl Rules {
         // The addresses of one function are neighbours.
         let index = (address ^ address >> 10 ^ u64::from(frames.id) << 5) as usize % CACHED;
         let slot = &mut self.cached[index];
-        let is_there = |cached: &Cached| {
-            (cached.image, cached.address, cached.has_called) == (frames.id, address, has_called)
-        };
+        let is_there =
+            |cached: &Cached| (cached.image, cached.address, cached.has_called) == (frames.id, address, has_called);
         if !slot.as_ref().is_some_and(is_there) {
             let rule = match returns_from_signal(code, address, has_called) {
                 true => Some(Rule::SignalReturn),
@@ -220,8 +219,12 @@ impl Rule {
             }
             Rule::General(general) => {
                 let (cfa, caller) = match general.of_debug {
-                    false => general.caller(&frames.eh_section().ok_or(Failure::Rule)?, registers, is_innermost, read)?,
-                    true => general.caller(&frames.debug_section().ok_or(Failure::Rule)?, registers, is_innermost, read)?,
+                    false => {
+                        general.caller(&frames.eh_section().ok_or(Failure::Rule)?, registers, is_innermost, read)?
+                    }
+                    true => {
+                        general.caller(&frames.debug_section().ok_or(Failure::Rule)?, registers, is_innermost, read)?
+                    }
                 };
                 let moves_up = !general.is_signal && matches!(general.cfa, CfaRule::RegisterAndOffset { .. });
                 (cfa, moves_up, caller, if general.is_signal { Step::Interrupted } else { Step::Caller })
@@ -347,10 +350,7 @@ fn evaluate<'a, S: UnwindSection<Plain<'a>>>(
 
 /// The registers that a signal has interrupted, from the record that Linux leaves on the stack (`struct ucontext` of
 /// `arch/x86/include/uapi/asm/sigcontext.h`).
-fn interrupted_at(
-    registers: &mut RegisterFile,
-    read: &mut dyn FnMut(u64) -> Option<u64>,
-) -> Result<Step, Failure> {
+fn interrupted_at(registers: &mut RegisterFile, read: &mut dyn FnMut(u64) -> Option<u64>) -> Result<Step, Failure> {
     /// DWARF numbers in the order of the record, from this offset on: r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip.
     const OFFSET: u64 = 40;
     const ORDER: [u8; COUNT] = [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, 7, RETURN];

@@ -282,7 +282,19 @@ impl Growing {
         super::add_up(&mut self.own);
         let Names { functions, locations, .. } = names;
         let merged = Merged::default();
-        (Tree { functions, locations, nodes, own: self.own, lines: self.lines, tracks, processes: Vec::new(), merged }, leaves)
+        (
+            Tree {
+                functions,
+                locations,
+                nodes,
+                own: self.own,
+                lines: self.lines,
+                tracks,
+                processes: Vec::new(),
+                merged,
+            },
+            leaves,
+        )
     }
 
     /// The order in which nodes are walked, and each node's place in it: siblings by kind, then by

@@ -73,7 +73,16 @@ impl Tree {
         super::add_up(&mut own);
         let lines = self.lines.iter().filter(|line| kept[line.node]);
         let lines = lines.map(|line| LineCount { node: place[line.node], ..*line }).collect();
-        Tree { functions, locations: self.locations, nodes, own, lines, tracks: self.tracks, processes: self.processes, merged }
+        Tree {
+            functions,
+            locations: self.locations,
+            nodes,
+            own,
+            lines,
+            tracks: self.tracks,
+            processes: self.processes,
+            merged,
+        }
     }
 }
 

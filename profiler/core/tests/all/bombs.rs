@@ -1,8 +1,10 @@
 //! Files of a few kilobytes that expand to gigabytes or take hours: they are left out, in one sentence.
 
+use crate::common::go::{self, Fault, TEXT, Version};
 use crate::common::{compile, unwind};
 use glass_profiler_core::arch::x86_64::Registers;
 use glass_profiler_core::budget::{Budget, Limits, Meters, Over};
+use glass_profiler_core::elf::{ImageError, ReadAt};
 use glass_profiler_core::image::Image;
 use glass_profiler_core::model::StackEnd;
 use glass_profiler_core::symbols::{Location, Symbols};
@@ -121,4 +123,41 @@ fn an_expression_that_jumps_for_ever_ends_its_stack() {
     let registers = Registers::new(outer + 1, 0x7fff_0000, 0);
     let chain = unwind(&space, registers, &[0; 64]);
     assert_eq!((chain.calls.len(), chain.end), (1, StackEnd::RuleFailed));
+}
+
+/// A table of numbers whose steps lead nowhere.
+#[test]
+fn numbers_of_go_that_never_reach_an_address_end() {
+    let bytes = go::program(Version::Go20, false, Fault { numbers: true, ..Fault::default() });
+    let symbols = read(&bytes, Limits { work: 3_000_000, ..SMALL });
+    let main = Location { function: "main.main".to_owned(), file: Some("/src/main.go".to_owned()), line: None };
+    assert_eq!((symbols.locate(TEXT), symbols.left_out()), (vec![main], None));
+    (0..4).for_each(|_| drop(symbols.locate(TEXT)));
+    assert_eq!(symbols.left_out(), Some(Over::Work));
+    assert_eq!(symbols.locate(TEXT), []);
+}
+
+/// A program whose last segment is as long as its headers claim, with zeros.
+struct Long(Vec<u8>);
+
+impl ReadAt for Long {
+    fn bytes(&self) -> u64 {
+        4 << 30
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> bool {
+        for (at, byte) in (offset as usize..).zip(into) {
+            *byte = self.0.get(at).copied().unwrap_or(0);
+        }
+        true
+    }
+}
+
+#[test]
+fn a_table_of_go_of_gigabytes_is_left_out() {
+    let mut bytes = go::program(Version::Go20, false, Fault { bytes: Some(1 << 30), ..Fault::default() });
+    // The size of the second segment.
+    bytes[64 + 56 + 32..][..8].copy_from_slice(&(2u64 << 30).to_le_bytes());
+    let error = Symbols::read(&Long(bytes)).err();
+    assert!(matches!(error, Some(ImageError::TooMuch(Over::Bytes { .. }))), "{error:?}");
 }

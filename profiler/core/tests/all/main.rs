@@ -4,6 +4,7 @@
 mod bombs;
 mod common;
 mod damaged;
+mod go;
 mod jit;
 mod orc;
 mod processes;

@@ -7,9 +7,8 @@ pub mod paging;
 /// How many general registers there are; they are numbered as in DWARF (System V ABI for AMD64, figure 3.36).
 pub const GENERAL: usize = 16;
 /// The general registers in the order of their DWARF numbers, as gdb names them.
-pub const GENERAL_NAMES: [&str; GENERAL] = [
-    "rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15",
-];
+pub const GENERAL_NAMES: [&str; GENERAL] =
+    ["rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
 const RBP: usize = 6;
 const RSP: usize = 7;
 

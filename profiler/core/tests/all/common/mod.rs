@@ -1,5 +1,7 @@
 //! Builds small programs with the machine's C compiler.
 
+pub mod go;
+
 use glass_tests::folder::Folder;
 use glass_tests::programs::skip;
 use std::path::{Path, PathBuf};
