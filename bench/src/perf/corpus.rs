@@ -6,10 +6,10 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use gimli::Reader as _;
 use glass_profiler_core::names;
 use glass_profiler_core::symbols::demangle;
 use glass_tests::folder::Folder;
-use gimli::Reader as _;
 use object::{Object, ObjectSection};
 
 use super::cases::{RUST, tool};
@@ -33,21 +33,20 @@ pub(super) fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
     let cpp: [&str; 4] = ["-std=c++20", "-g", "-O0", "-xc++"];
     // The older form of names takes a nightly compiler. Go has no other names in debug information than in its symbols.
     let v0 = ["--edition", "2024", "-g", "-C", "symbol-mangling-version=v0"];
-    let cases: [(&str, &str, &[&str], &str); 3] = [
-        ("libstdcxx", "g++", &cpp, CPP),
-        ("boost", "g++", &cpp, BOOST),
-        ("rust_v0", "rustc", &v0, RUST),
-    ];
+    let cases: [(&str, &str, &[&str], &str); 3] =
+        [("libstdcxx", "g++", &cpp, CPP), ("boost", "g++", &cpp, BOOST), ("rust_v0", "rustc", &v0, RUST)];
     for (name, compiler, flags, text) in run.size(&cases[..], &cases[..1]) {
         fs::write(&source, text)?;
-        let mut arguments: Vec<&dyn AsRef<std::ffi::OsStr>> = flags.iter().map(|flag| flag as &dyn AsRef<std::ffi::OsStr>).collect();
+        let mut arguments: Vec<&dyn AsRef<std::ffi::OsStr>> =
+            flags.iter().map(|flag| flag as &dyn AsRef<std::ffi::OsStr>).collect();
         arguments.extend([&"-o" as &dyn AsRef<std::ffi::OsStr>, &program, &source]);
         match tool(compiler, &arguments, folder.path()) {
             Ok(Some(())) => compare(outcome, name, &program)?,
             Ok(None) => outcome.note(format!("names.{name}: skipped, there is no {compiler}")),
             // Boost's headers are not everywhere.
             Err(error) if *name == "boost" => {
-                outcome.note(format!("names.{name}: skipped, {}", error.to_string().lines().next().unwrap_or_default()));
+                outcome
+                    .note(format!("names.{name}: skipped, {}", error.to_string().lines().next().unwrap_or_default()));
             }
             Err(error) => return Err(error),
         }
@@ -67,7 +66,8 @@ fn compare(outcome: &mut Outcome, name: &str, program: &Path) -> Result<()> {
         let is_own = !ours.contains("::") || !expected.contains("::");
         let is_same = ours == *expected || is_own && last(expected) == last(&ours);
         if !is_same {
-            different.push(format!("{plain}: {ours}, by debug information {expected} (short {short}, of {crate_name})"));
+            different
+                .push(format!("{plain}: {ours}, by debug information {expected} (short {short}, of {crate_name})"));
         }
     }
     let percent = 100.0 * different.len() as f64 / names.len().max(1) as f64;
@@ -75,7 +75,10 @@ fn compare(outcome: &mut Outcome, name: &str, program: &Path) -> Result<()> {
     outcome.add(Figure::of(&format!("perf.names.{name}.different_percent"), "%", &[percent]));
     let holds = if percent <= DIFFERENT_PERCENT { "holds" } else { "DOES NOT HOLD" };
     outcome.note(format!("names.{name}: {holds}; {} of {} differ", different.len(), names.len()));
-    different.iter().take(SHOWN).for_each(|line| outcome.note(format!("  {}", line.chars().take(300).collect::<String>())));
+    different
+        .iter()
+        .take(SHOWN)
+        .for_each(|line| outcome.note(format!("  {}", line.chars().take(300).collect::<String>())));
     Ok(())
 }
 
@@ -143,15 +146,26 @@ fn functions(bytes: &[u8]) -> Result<BTreeMap<String, String>> {
             };
             let tag = entry.tag();
             let is_function = tag == gimli::DW_TAG_subprogram;
-            entries.insert(offset, Entry {
-                parent: open.last().map(|(_, offset)| *offset),
-                origin: reference(gimli::DW_AT_specification).or_else(|| reference(gimli::DW_AT_abstract_origin)),
-                name: text(gimli::DW_AT_name),
-                linkage: text(gimli::DW_AT_linkage_name),
-                has_code: entry.attr_value(gimli::DW_AT_low_pc).is_some(),
-                is_scope: is_function || [gimli::DW_TAG_namespace, gimli::DW_TAG_class_type, gimli::DW_TAG_structure_type, gimli::DW_TAG_union_type, gimli::DW_TAG_enumeration_type].contains(&tag),
-                is_function,
-            });
+            entries.insert(
+                offset,
+                Entry {
+                    parent: open.last().map(|(_, offset)| *offset),
+                    origin: reference(gimli::DW_AT_specification).or_else(|| reference(gimli::DW_AT_abstract_origin)),
+                    name: text(gimli::DW_AT_name),
+                    linkage: text(gimli::DW_AT_linkage_name),
+                    has_code: entry.attr_value(gimli::DW_AT_low_pc).is_some(),
+                    is_scope: is_function
+                        || [
+                            gimli::DW_TAG_namespace,
+                            gimli::DW_TAG_class_type,
+                            gimli::DW_TAG_structure_type,
+                            gimli::DW_TAG_union_type,
+                            gimli::DW_TAG_enumeration_type,
+                        ]
+                        .contains(&tag),
+                    is_function,
+                },
+            );
             open.push((depth, offset));
         }
         for entry in entries.values().filter(|entry| entry.is_function && entry.has_code) {

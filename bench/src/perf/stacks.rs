@@ -70,7 +70,9 @@ fn one(
     let whole = 100.0 * (samples - broken) / samples.max(1.0);
     let (mut runs, mut by_gdb) = (0, 0);
     for _ in 0..run.size(GDB_RUNS, 1) {
-        let Ok(output) = Command::new("gdb").args(["-batch", "-nx", "-ex", "bt", "-p", &pid]).stdin(Stdio::null()).output() else {
+        let Ok(output) =
+            Command::new("gdb").args(["-batch", "-nx", "-ex", "bt", "-p", &pid]).stdin(Stdio::null()).output()
+        else {
             break;
         };
         runs += 1;

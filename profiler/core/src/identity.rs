@@ -23,7 +23,8 @@ impl ProcessTracks {
     /// Its name, its process ID and what it was before, for display.
     #[must_use]
     pub fn label(&self) -> String {
-        let before = if self.before.is_empty() { String::new() } else { format!(" (before: {})", self.before.join(", ")) };
+        let before =
+            if self.before.is_empty() { String::new() } else { format!(" (before: {})", self.before.join(", ")) };
         format!("{} {}{before}", self.name, self.pid)
     }
 }
@@ -104,7 +105,8 @@ mod tests {
         };
         let program = |time_ns, name: &str| ProgramSince { time_ns, name: name.to_owned() };
         let track = |guest, id, name: &str| Track { guest, id, name: name.to_owned(), ..Track::default() };
-        let process = |id, pid, programs| Process { id: ProcessId(id), guest: GuestId(id), pid, programs, ..Process::default() };
+        let process =
+            |id, pid, programs| Process { id: ProcessId(id), guest: GuestId(id), pid, programs, ..Process::default() };
         Profile {
             guests: vec![guest(7, 100, "make"), guest(8, 101, "cc1"), guest(9, 102, "as")],
             processes: vec![
@@ -113,7 +115,9 @@ mod tests {
                 process(9, 102, vec![program(0, "sh"), program(10, "as")]),
             ],
             tracks: vec![track(0, 100, "make"), track(1, 101, "cc1"), track(1, 105, "worker"), track(2, 102, "as")],
-            samples: [(10, 0), (49, 1), (70, 1), (80, 2)].map(|(time_ns, track)| Sample { time_ns, track, ..Sample::default() }).to_vec(),
+            samples: [(10, 0), (49, 1), (70, 1), (80, 2)]
+                .map(|(time_ns, track)| Sample { time_ns, track, ..Sample::default() })
+                .to_vec(),
             ..Profile::default()
         }
     }
@@ -125,7 +129,10 @@ mod tests {
         let labels: Vec<String> = found.iter().map(ProcessTracks::label).collect();
         // `sh` ran for a moment, and no sample is in it; `as` was not sampled at all.
         assert_eq!(labels, ["make 100", "cc1 101 (before: make)", "as 102"]);
-        assert_eq!(found.iter().map(|process| process.tracks.clone()).collect::<Vec<_>>(), [vec![0], vec![1, 2], vec![3]]);
+        assert_eq!(
+            found.iter().map(|process| process.tracks.clone()).collect::<Vec<_>>(),
+            [vec![0], vec![1, 2], vec![3]]
+        );
     }
 
     #[test]

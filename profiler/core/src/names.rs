@@ -165,7 +165,9 @@ pub fn without_parameters(name: &str) -> String {
                 bare.push_str("()");
                 rest.next();
             }
-            '(' if bare.ends_with(|last: char| !matches!(last, ':' | '.' | ' ' | '(' | '&' | '*')) || is_operator(&bare) => {
+            '(' if bare.ends_with(|last: char| !matches!(last, ':' | '.' | ' ' | '(' | '&' | '*'))
+                || is_operator(&bare) =>
+            {
                 (depth, parameters) = (1, Some(bare.len()));
             }
             _ => bare.push(c),

@@ -129,7 +129,12 @@ impl<'a> Tables<'a> {
         match () {
             () if path == self.recording.profile.origin.symbols => 0,
             // The kernel keeps 15 bytes of a program's name.
-            () if program.is_some_and(|program| !program.is_empty() && (file == program || program.len() == 15 && file.starts_with(program))) => 1,
+            () if program.is_some_and(|program| {
+                !program.is_empty() && (file == program || program.len() == 15 && file.starts_with(program))
+            }) =>
+            {
+                1
+            }
             () if !path.starts_with('/') || file.contains(".so") || path.starts_with("/[") => 3,
             () => 2,
         }

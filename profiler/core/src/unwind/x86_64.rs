@@ -40,7 +40,8 @@ pub(crate) fn unwind(
         calls.push(call);
         // For the innermost function a table decides, if there is one: the thread that starts another is in `clone`, too.
         let is_root = |placed: &Placed| {
-            let is_described = || placed.image.is_covered(call.address) || placed.image.is_covered_by_debug(call.address);
+            let is_described =
+                || placed.image.is_covered(call.address) || placed.image.is_covered_by_debug(call.address);
             placed.image.is_root(call.address) && (has_called || !is_described())
         };
         if placed.is_some_and(is_root) {

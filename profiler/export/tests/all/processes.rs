@@ -18,8 +18,13 @@ fn recording() -> Recording {
         architecture: Architecture::X86_64,
     };
     let track = |guest, id, name: &str| Track { guest, id, name: name.to_owned(), ..Track::default() };
-    let frame = |name: &str, image: &str| Frame { function: name.to_owned(), image: image.to_owned(), ..Frame::default() };
-    let image = |path: &str, start| RecordedImage { path: path.to_owned(), range: (start, start + 0x1000), ..RecordedImage::default() };
+    let frame =
+        |name: &str, image: &str| Frame { function: name.to_owned(), image: image.to_owned(), ..Frame::default() };
+    let image = |path: &str, start| RecordedImage {
+        path: path.to_owned(),
+        range: (start, start + 0x1000),
+        ..RecordedImage::default()
+    };
     let profile = Profile {
         guests: vec![guest(0, 100, "sh"), guest(1, 101, "cc1")],
         tracks: vec![track(0, 100, "sh"), track(1, 101, "cc1"), track(1, 105, "worker")],
@@ -99,7 +104,8 @@ fn pprof_has_the_program_first_and_labels() {
     go.args(["tool", "pprof", "-symbolize=none", "-raw"]).arg(&file).env("GOCACHE", folder.file("cache"));
     let raw = crate::programs::output(go.env("PPROF_TMPDIR", folder.path()));
     let mappings = raw.split("Mappings").nth(1).unwrap();
-    let first = mappings.lines().find(|line| line.trim_start().starts_with("2:") || line.trim_start().starts_with("1:"));
+    let first =
+        mappings.lines().find(|line| line.trim_start().starts_with("2:") || line.trim_start().starts_with("1:"));
     assert!(first.unwrap().contains("/bin/sh"), "{raw}");
     assert!(raw.contains("pid:[101]") && raw.contains("tid:[105]") && raw.contains("process:[cc1]"), "{raw}");
 }

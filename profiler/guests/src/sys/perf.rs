@@ -145,14 +145,7 @@ impl PerfEvent {
         const CLOEXEC: libc::c_ulong = 8;
         // SAFETY: `attributes` is valid for the size that it states; the kernel only reads it.
         let result = unsafe {
-            libc::syscall(
-                libc::SYS_perf_event_open,
-                attributes,
-                tid,
-                cpu as libc::c_int,
-                -1 as libc::c_int,
-                CLOEXEC,
-            )
+            libc::syscall(libc::SYS_perf_event_open, attributes, tid, cpu as libc::c_int, -1 as libc::c_int, CLOEXEC)
         };
         let descriptor = check(result)? as i32;
         // SAFETY: the kernel has just created this descriptor, and no other code has it.

@@ -108,10 +108,7 @@ struct Row {
 fn tracks(out: &mut String, tree: &Tree) {
     let rows = rows(tree);
     let heading = if tree.processes.is_empty() { "Tracks" } else { "Processes and threads" };
-    line(
-        out,
-        &format!("\n{} {:>12} {:>10} {:>10} {:>10}", pad(heading, 36), "samples", "running", "spinning", "idle"),
-    );
+    line(out, &format!("\n{} {:>12} {:>10} {:>10} {:>10}", pad(heading, 36), "samples", "running", "spinning", "idle"));
     // The largest, in their order. A process has at least as many samples as each of its threads, and is in front of them.
     let mut kept: Vec<usize> = (0..rows.len()).collect();
     kept.sort_by_key(|row| Reverse(rows[*row].states.all()));

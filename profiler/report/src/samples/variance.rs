@@ -117,7 +117,8 @@ fn count(
 ) {
     let mut by_stack: HashMap<u32, [u64; PIECES]> = HashMap::new();
     let running = || profile.samples.iter().filter(|sample| sample.state == State::Running);
-    let (first, last) = (running().map(|s| s.time_ns).min().unwrap_or(0), running().map(|s| s.time_ns).max().unwrap_or(0));
+    let (first, last) =
+        (running().map(|s| s.time_ns).min().unwrap_or(0), running().map(|s| s.time_ns).max().unwrap_or(0));
     let length = (last - first).saturating_add(1);
     for sample in running() {
         let piece = (u128::from(sample.time_ns - first) * PIECES as u128 / u128::from(length)) as usize;
@@ -141,7 +142,8 @@ fn count(
     let mut own: Vec<Option<Counts>> = vec![None; keys.len()];
     for (stack, pieces) in by_stack {
         let Some(stack) = profile.stacks.get(stack as usize) else { continue };
-        let mut inside: Vec<usize> = stack.frames.iter().filter_map(|frame| of_frame.get(*frame as usize).copied()).collect();
+        let mut inside: Vec<usize> =
+            stack.frames.iter().filter_map(|frame| of_frame.get(*frame as usize).copied()).collect();
         let innermost = inside.last().copied();
         inside.sort_unstable();
         inside.dedup();
@@ -186,7 +188,8 @@ impl Shares {
             let (own, of_all) = (sum(counts) as f64, sum(all).max(1) as f64);
             let share = own / of_all;
             let by_chance = common * (1.0 - common) / of_all;
-            let squares = counts.iter().zip(all).map(|(own, all)| (*own as f64 - share * *all as f64).powi(2)).sum::<f64>();
+            let squares =
+                counts.iter().zip(all).map(|(own, all)| (*own as f64 - share * *all as f64).powi(2)).sum::<f64>();
             let by_pieces = PIECES as f64 / (PIECES - 1) as f64 * squares / (of_all * of_all);
             independent += by_chance;
             within += by_pieces.max(by_chance);
@@ -199,7 +202,12 @@ impl Shares {
             squares += side.iter().map(|share| (share - mean).powi(2)).sum::<f64>();
         }
         let degrees = counts.len().saturating_sub(2).max(1) as f64;
-        Shares { samples, independent: independent / recordings, within: within / recordings, between: squares / degrees }
+        Shares {
+            samples,
+            independent: independent / recordings,
+            within: within / recordings,
+            between: squares / degrees,
+        }
     }
 
     /// By how much the error of the difference is larger than that of independent samples. `excess` is by how much recordings differ more than

@@ -1,8 +1,8 @@
 //! Registers from a gdbstub.
 
-use glass_profiler_core::arch::x86_64::{GENERAL, GENERAL_NAMES, Registers};
 use glass_profiler_core::arch::x86_64::mode::{CR0_PROTECTION, CodeSegment};
 use glass_profiler_core::arch::x86_64::paging::Paging;
+use glass_profiler_core::arch::x86_64::{GENERAL, GENERAL_NAMES, Registers};
 
 use super::CoreState;
 

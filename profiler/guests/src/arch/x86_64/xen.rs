@@ -109,7 +109,9 @@ mod tests {
     #[test]
     fn registers_are_where_xen_puts_them() {
         let mut bytes = [0; 5016];
-        for (at, value) in [(520, 8), (560, 7), (512, 4), (552, 2), (648, 3), (656, 0x33), (657, 0xe0), (672, 1), (5008, 5)] {
+        for (at, value) in
+            [(520, 8), (560, 7), (512, 4), (552, 2), (648, 3), (656, 0x33), (657, 0xe0), (672, 1), (5008, 5)]
+        {
             bytes[at] = value;
         }
         let core = parse_context(words(&bytes));
@@ -123,7 +125,9 @@ mod tests {
     #[test]
     fn registers_of_virtualized_guests() {
         let mut bytes = [0; 1000];
-        for (at, value) in [(520, 7), (632, 8), (544, 2), (568, 1), (640, 3), (672, 5), (736, 0x10), (808, 7), (848, 9), (888, 0x9b)] {
+        for (at, value) in
+            [(520, 7), (632, 8), (544, 2), (568, 1), (640, 3), (672, 5), (736, 0x10), (808, 7), (848, 9), (888, 0x9b)]
+        {
             bytes[at] = value;
         }
         // Protection and paging, extensions of addresses, long mode, the segment's bit L.

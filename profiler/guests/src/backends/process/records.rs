@@ -264,7 +264,8 @@ impl Sorter {
         while of_thread.front().is_some_and(|(time, _)| time.saturating_add(RED_ZONE_NS) < time_ns) {
             of_thread.pop_front();
         }
-        let is_nearer = of_thread.get(1).is_some_and(|(next, _)| next.abs_diff(time_ns) < of_thread[0].0.abs_diff(time_ns));
+        let is_nearer =
+            of_thread.get(1).is_some_and(|(next, _)| next.abs_diff(time_ns) < of_thread[0].0.abs_diff(time_ns));
         if is_nearer {
             of_thread.pop_front();
         }
@@ -365,9 +366,13 @@ mod tests {
         body.extend(7u32.to_le_bytes());
         body.extend(tid.to_le_bytes());
         let chain = [4, CONTEXT_KERNEL, 0xffff_ffff_8100_0008, 0xffff_ffff_8100_0108, -512i64 as u64];
-        for word in [time_ns, 77].into_iter().chain(chain).chain([2, 100, 103, 102, 101, 104, 105, 0xb, 0x7000, 0x401000])
+        for word in [time_ns, 77]
+            .into_iter()
+            .chain(chain)
+            .chain([2, 100, 103, 102, 101, 104, 105, 0xb, 0x7000, 0x401000])
             .chain(108..116)
-            .chain([16, 1, 2, 8]) {
+            .chain([16, 1, 2, 8])
+        {
             body.extend(word.to_le_bytes());
         }
         record(SAMPLE, 1, &body)
@@ -431,7 +436,9 @@ mod tests {
     /// The time of a guest was that of the VMM's `ioctl` (2026-11-25).
     #[test]
     fn a_guests_time_is_no_time_of_its_vmm() {
-        for (misc, modes) in [(2, vec![Mode::User]), (4, vec![Mode::Hypervisor, Mode::User]), (5, vec![Mode::Hypervisor, Mode::User])] {
+        for (misc, modes) in
+            [(2, vec![Mode::User]), (4, vec![Mode::Hypervisor, Mode::User]), (5, vec![Mode::Hypervisor, Mode::User])]
+        {
             let mut bytes = sample(99, 8);
             bytes[4] = misc;
             let mut sorter = Sorter::default();

@@ -3,8 +3,8 @@
 //! The reader may have been taken over by what it reads, so the holder checks each request: it has a length that is bounded, and names
 //! nothing but vCPUs, memories and addresses of the VM that the holder was started for.
 
-use glass_profiler_core::arch::{Registers, Width, x86_64};
 use glass_profiler_core::arch::x86_64::paging::Paging;
+use glass_profiler_core::arch::{Registers, Width, x86_64};
 use glass_profiler_core::event::{Event, RawSample, Segment, Skid};
 use glass_profiler_core::guest::{Mode, SpaceId, ThreadId};
 use glass_profiler_core::model::{Losses, State};
@@ -167,7 +167,8 @@ fn write_segment(writer: Writer, segment: &Segment) -> Writer {
     let writer = writer.number(segment.space.0).byte(number_of(&MODES, &segment.mode));
     let writer = writer.byte(number_of(&WIDTHS, &segment.width));
     let Registers::X86_64(registers) = registers;
-    write_registers(writer, registers).list(&segment.stack, |writer, (address, bytes)| writer.word(*address).bytes(bytes))
+    write_registers(writer, registers)
+        .list(&segment.stack, |writer, (address, bytes)| writer.word(*address).bytes(bytes))
 }
 
 fn read_segment(reader: &mut Reader) -> Option<Segment> {
