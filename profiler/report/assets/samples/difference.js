@@ -90,10 +90,14 @@ function changeOf(box) {
   return compareShares(samplesOf(box, 0), sides[0].all, samplesOf(box, 1), sides[1].all, errorsOf(box.fn, "total"));
 }
 
-/** How many errors of independent samples a change of this function's share must exceed: for noise, and to be clear. */
+/**
+ * How many errors of independent samples a change of this function's share must exceed: for noise, and to be clear.
+ * @returns {[number, number]}
+ */
 function errorsOf(fn, kind) {
   const { errors } = profile;
-  return [errors.noise, errors.clear].map((limit) => limit * (errors[kind][fn.index] ?? 1));
+  const factor = errors[kind][fn.index] ?? 1;
+  return [errors.noise * factor, errors.clear * factor];
 }
 
 function samplesOf(box, side) {
