@@ -160,6 +160,11 @@ impl Account {
         Budget::default().account()
     }
 
+    /// An account of the same budget, for another file.
+    pub(crate) fn sibling(&self) -> Account {
+        self.0.budget.account()
+    }
+
     /// The limit that ended the reading of the file; `None` before.
     pub fn over(&self) -> Option<Over> {
         self.0.over.get().copied()

@@ -48,14 +48,14 @@ pub(crate) fn find(
     for candidate in paths(path, build_id, link.map(|(name, _)| name)) {
         for inside in process.map(Some).into_iter().chain([None]) {
             let Some(file) = load(&candidate, inside, files) else { continue };
-            let Ok(symbols) = read(&candidate, &*file, process, files) else { continue };
+            let Ok(symbols) = read_for(&candidate, path, &*file, process, files) else { continue };
             if belongs(&symbols, &*file) {
                 return Some(symbols);
             }
         }
     }
     let file = if build_id.len() < BUILD_ID_BYTES_MIN { None } else { files.fetch_debug_file(build_id) }?;
-    read("", &*file, process, files).ok().filter(|symbols| belongs(symbols, &*file))
+    read_for("", path, &*file, process, files).ok().filter(|symbols| belongs(symbols, &*file))
 }
 
 /// The file at a path as a process sees it, or as we do.
@@ -73,8 +73,27 @@ pub(crate) fn read(
     process: Option<ProcessKey>,
     files: &mut dyn FileSource,
 ) -> Result<Symbols, ImageError> {
+    read_for(path, path, file, process, files)
+}
+
+/// The same of a file that may be the debug file of the program at another path.
+fn read_for(
+    path: &str,
+    program: &str,
+    file: &dyn ReadAt,
+    process: Option<ProcessKey>,
+    files: &mut dyn FileSource,
+) -> Result<Symbols, ImageError> {
     let account = files.budget().account();
-    Symbols::read_with(file, account, &mut |shared, build_id| shared_part(path, shared, build_id, process, files))
+    let mut shared = |shared: &str, build_id: &[u8]| shared_part(path, shared, build_id, process, files);
+    let symbols = Symbols::read_with(file, account, &mut shared)?;
+    let Some(opener) = files.opener() else { return Ok(symbols) };
+    let mut programs = vec![path.to_owned(), program.to_owned()];
+    programs.dedup();
+    programs.retain(|path| path.starts_with('/'));
+    let open =
+        move |path: &str| process.map(Some).into_iter().chain([None]).find_map(|inside| opener.open(inside, path));
+    Ok(symbols.with_split(programs, Box::new(open)))
 }
 
 /// The file with the part of debug information that `dwz` has moved out of several, so that it is there once (GDB manual,

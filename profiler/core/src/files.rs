@@ -35,6 +35,12 @@ pub trait FileSource {
         Ok(Box::new(Cursor::new(whole)))
     }
 
+    /// What opens files later, when an address is looked up, as [`load`](FileSource::load) and [`load_inside`](FileSource::load_inside)
+    /// do. Without it debug information that is in files of its own (`.dwo`, `.dwp`) is not read.
+    fn opener(&self) -> Option<Box<dyn Opener>> {
+        None
+    }
+
     /// What reading names of these files may cost together: the same for all calls, if it is to have a meaning.
     fn budget(&self) -> Budget {
         Budget::default()
@@ -45,6 +51,12 @@ pub trait FileSource {
     fn open_perf_map(&mut self, _process: ProcessKey) -> Result<Option<Box<dyn Read>>, String> {
         Ok(None)
     }
+}
+
+/// Opens files apart from the source that it comes from, on any thread.
+pub trait Opener: Send {
+    /// The file at a path as a process sees it, or as we do; `None` if there is no such file.
+    fn open(&self, inside: Option<ProcessKey>, path: &str) -> Option<Box<dyn ReadAt>>;
 }
 
 /// No files: addresses without a symbol in the recording stay addresses.

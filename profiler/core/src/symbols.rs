@@ -1,11 +1,13 @@
 //! From an address to functions, files and lines, with the calls that the compiler inlined.
 
 mod go;
+mod split;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
+use addr2line::{LookupContinuation as _, LookupResult};
 use gimli::{Reader as _, Section as _};
 use object::{Object, ObjectSection, ObjectSymbol, ObjectSymbolTable};
 
@@ -17,8 +19,12 @@ use crate::metered::Metered;
 use crate::relocatable::Layout;
 
 use go::GoTable;
+use split::Split;
+
+pub(crate) use split::Opener;
 
 type Reader = Metered<gimli::EndianArcSlice<gimli::LittleEndian>>;
+type Dwarf = gimli::Dwarf<Reader>;
 
 /// The longest mangled name that is demangled, in bytes.
 const NAME_BYTES_MAX: usize = 16 << 10;
@@ -103,6 +109,8 @@ pub struct Symbols {
     go: Option<GoTable>,
     map: Option<Arc<SymbolMap>>,
     bytes: usize,
+    /// Where the parts of debug information are that have files of their own.
+    split: Option<Split>,
     /// `None` of what is held elsewhere.
     account: Option<Account>,
     /// Why there is no debug information, although the file has some.
@@ -180,9 +188,23 @@ impl Symbols {
             go,
             map: None,
             bytes,
+            split: None,
             account: Some(account),
             without_debug,
         })
+    }
+
+    /// The same with debug information that the compiler wrote to files of their own: for a program at these paths, by what opens files.
+    pub(crate) fn with_split(self, programs: Vec<String>, open: Box<Opener>) -> Symbols {
+        let account = self.account.clone().filter(|_| self.context.is_some());
+        let split = account.map(|account| Split::new(programs, open, account));
+        Symbols { split, ..self }
+    }
+
+    /// What is left out of the file at a path because files beside it are missing, in one sentence. More of them may be found missing
+    /// with each address that is looked up.
+    pub(crate) fn missing_of(&self, path: &str) -> Option<String> {
+        self.split.as_ref()?.left_out_of(path)
     }
 
     /// Why names are missing that the file may have: reading them was too much, when the file was read or when an address was
@@ -220,6 +242,7 @@ impl Symbols {
             go: None,
             map: Some(map),
             bytes: 0,
+            split: None,
             account: None,
             without_debug: None,
         }
@@ -281,7 +304,16 @@ impl Symbols {
     fn debug_frames(&self, address: u64) -> (Vec<Location>, bool) {
         let (mut locations, mut is_whole) = (Vec::new(), false);
         let Some(context) = &self.context else { return (locations, is_whole) };
-        let Ok(mut frames) = context.find_frames(address).skip_all_loads() else { return (locations, is_whole) };
+        let mut lookup = context.find_frames(address);
+        let frames = loop {
+            lookup = match lookup {
+                LookupResult::Output(frames) => break frames,
+                LookupResult::Load { load, continuation } => {
+                    continuation.resume(self.split.as_ref().and_then(|split| split.load(&load)))
+                }
+            };
+        };
+        let Ok(mut frames) = frames else { return (locations, is_whole) };
         while let Ok(Some(frame)) = frames.next() {
             let Some(function) = &frame.function else { continue };
             let raw: std::borrow::Cow<'_, str> = function.raw_name().unwrap_or_default();
@@ -339,12 +371,7 @@ fn debug_information(
 }
 
 /// The debug information in a file; `None` if it is damaged. Adds to `bytes` what it takes.
-fn dwarf(
-    parts: &Parts<'_>,
-    file: &Elf<'_>,
-    account: &Account,
-    bytes: &mut usize,
-) -> Result<Option<gimli::Dwarf<Reader>>, Over> {
+fn dwarf(parts: &Parts<'_>, file: &Elf<'_>, account: &Account, bytes: &mut usize) -> Result<Option<Dwarf>, Over> {
     let load = |id: gimli::SectionId| -> Result<Reader, gimli::Error> {
         let data = SECTIONS.contains(&id).then(|| section_bytes(parts, file, id.name())).flatten();
         let data = data.unwrap_or_else(|| Arc::from(&[][..]));
@@ -361,7 +388,7 @@ fn dwarf(
 }
 
 /// The debug information in the file that several programs share.
-fn shared_dwarf(file: &dyn ReadAt, account: &Account, bytes: &mut usize) -> Result<Option<gimli::Dwarf<Reader>>, Over> {
+fn shared_dwarf(file: &dyn ReadAt, account: &Account, bytes: &mut usize) -> Result<Option<Dwarf>, Over> {
     let parts = Parts::of(file, account);
     let Ok(file) = parse_elf(&parts) else { return Ok(None) };
     dwarf(&parts, &file, account, bytes)
@@ -369,7 +396,7 @@ fn shared_dwarf(file: &dyn ReadAt, account: &Account, bytes: &mut usize) -> Resu
 
 /// Fails if an abbreviation has more attributes without any bytes in an entry than a compiler needs: one byte of an entry
 /// could stand for a million of them.
-fn check_abbreviations(dwarf: &gimli::Dwarf<Reader>) -> Result<(), gimli::Error> {
+fn check_abbreviations(dwarf: &Dwarf) -> Result<(), gimli::Error> {
     let mut seen = HashSet::new();
     let mut units = dwarf.units();
     while let Some(unit) = units.next()? {

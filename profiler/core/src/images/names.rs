@@ -137,7 +137,7 @@ impl Names {
     pub fn warnings(&self, addresses: &BTreeSet<u64>) -> Vec<String> {
         match self {
             Names::Generated(names) => names.warnings(addresses),
-            Names::Symbols { .. } => self.left_out().into_iter().collect(),
+            Names::Symbols { .. } => self.left_out().into_iter().chain(self.missing()).collect(),
             Names::Fixed(_) => Vec::new(),
         }
     }
@@ -146,5 +146,11 @@ impl Names {
     pub(crate) fn left_out(&self) -> Option<String> {
         let Names::Symbols { symbols, path, .. } = self else { return None };
         symbols.iter().find_map(|symbols| symbols.left_out_of(path))
+    }
+
+    /// Which names of a file are missing because files beside it are, in one sentence: of what was looked up so far.
+    pub(crate) fn missing(&self) -> Option<String> {
+        let Names::Symbols { symbols, path, .. } = self else { return None };
+        symbols.iter().find_map(|symbols| symbols.missing_of(path))
     }
 }

@@ -46,6 +46,8 @@ pub type Loader<'a> = dyn FnMut(u32) -> Option<Result<Names, String>> + 'a;
 struct Loaded {
     names: Option<Names>,
     used: u64,
+    /// There was a warning that files beside it are missing.
+    has_warned: bool,
     /// They are to be read again.
     is_old: bool,
 }
@@ -108,9 +110,11 @@ impl NameCache {
         }
         let is_final = call.image.is_none_or(|image| self.read(image, load));
         let loaded = call.image.and_then(|image| self.images.get(&image));
+        let is_loaded = loaded.is_some();
         let locations = loaded.and_then(|loaded| loaded.names.as_ref()).map(|names| names.locate(call.address));
         let locations = locations.unwrap_or_default();
-        let without = if loaded.is_none() && !is_final { NOT_READ_YET } else { NO_NAME };
+        self.warn_of_missing(call.image);
+        let without = if !is_loaded && !is_final { NOT_READ_YET } else { NO_NAME };
         let image = printable(path.rsplit('/').next().unwrap_or_default());
         let mut lines = Vec::with_capacity(locations.len().max(1));
         for location in &locations {
@@ -145,12 +149,22 @@ impl NameCache {
                 }
             };
             self.evict(names.as_ref().map_or(0, Names::bytes));
-            self.images.insert(image, Loaded { names, used: self.clock, is_old: false });
+            self.images.insert(image, Loaded { names, used: self.clock, has_warned: false, is_old: false });
         }
         if let Some(loaded) = self.images.get_mut(&image) {
             loaded.used = self.clock;
         }
         true
+    }
+
+    /// Warns once of files beside an image that were found missing when an address was looked up.
+    fn warn_of_missing(&mut self, image: Option<u32>) {
+        let Some(loaded) = image.and_then(|image| self.images.get_mut(&image)) else { return };
+        let names = loaded.names.as_ref().filter(|_| !loaded.has_warned);
+        if let Some(sentence) = names.and_then(Names::missing) {
+            loaded.has_warned = true;
+            self.warnings.push(printable(&sentence));
+        }
     }
 
     fn evict(&mut self, new_bytes: usize) {

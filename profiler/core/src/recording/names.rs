@@ -137,7 +137,8 @@ impl Builder<'_> {
     pub fn release(&mut self) {
         for (index, symbols) in std::mem::take(&mut self.loaded) {
             let path = self.recording.images.get(index as usize).map_or("", |image| &image.path);
-            self.left_out.extend(symbols.and_then(|symbols| symbols.left_out_of(path)));
+            let Some(symbols) = symbols else { continue };
+            self.left_out.extend(symbols.left_out_of(path).into_iter().chain(symbols.missing_of(path)));
         }
     }
 

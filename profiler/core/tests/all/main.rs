@@ -12,6 +12,7 @@ mod recording;
 mod rules;
 mod segments;
 mod skid;
+mod split;
 mod symbols;
 mod trace_build;
 mod trace_builder;

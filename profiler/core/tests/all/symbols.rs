@@ -1,15 +1,11 @@
 //! Names, inlined calls and lines of real ELF files.
 
-use crate::common::compile;
-use glass_profiler_core::arch::x86_64::Registers;
+use crate::common::{compile, located};
 use glass_profiler_core::budget::Account;
 use glass_profiler_core::elf::ImageError;
 use glass_profiler_core::elf::ReadAt;
-use glass_profiler_core::event::{Event, Mapping, Placement, RawSample, Segment};
 use glass_profiler_core::files::FileSource;
-use glass_profiler_core::guest::{GuestId, SpaceId};
 use glass_profiler_core::image::Image;
-use glass_profiler_core::images::Images;
 use glass_profiler_core::symbols::{Location, Symbols};
 use glass_tests::folder::Folder;
 use glass_tests::programs::skip;
@@ -337,27 +333,6 @@ impl FileSource for Files {
         let (_, bytes) = self.0.iter().find(|(known, _)| *known == path)?;
         Some(Box::new(bytes.clone()))
     }
-}
-
-/// What the names of the program `/app/program`, mapped at 0, are at an address.
-fn located(files: &mut Files, address: u64) -> Vec<Location> {
-    let mapping = Mapping {
-        start: 0,
-        end: 1 << 40,
-        path: "/app/program".to_owned(),
-        placement: Placement::Biased(0),
-        file: None,
-    };
-    let mut images = Images::default();
-    let space = SpaceId(7);
-    images.learn(&Event::Space { space, guest: GuestId(1), process: None, copy_of: None }, files);
-    images.learn(&Event::Map { space, mapping }, files);
-    let registers = Registers { rip: address, ..Default::default() }.into();
-    let segments = vec![Segment { space, registers, ..Default::default() }];
-    let sample = RawSample { segments, ..Default::default() };
-    let call = images.unwind(&sample).calls[0];
-    let names = images.names(call.image.unwrap(), files);
-    names.map_or_else(|_| Vec::new(), |names| names.locate(call.address))
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use glass_profiler_core::budget::{Budget, Meters, NAMES};
 use glass_profiler_core::elf::ReadAt;
 use glass_profiler_core::event::{FileIdentity, Mapping};
-use glass_profiler_core::files::FileSource;
+use glass_profiler_core::files::{self, FileSource};
 use glass_profiler_core::guest::ProcessKey;
 
 use crate::files::debuginfod::Debuginfod;
@@ -46,6 +46,14 @@ impl OpenedFiles {
     /// All files are opened by another process.
     pub fn by(opener: Opener) -> OpenedFiles {
         OpenedFiles { files: Arc::default(), opener: Some(Arc::new(opener)) }
+    }
+
+    /// The file at a path as a process sees it, or as we do.
+    fn found(&self, process: Option<u32>, path: &str) -> Option<File> {
+        match &self.opener {
+            Some(opener) => opener.path(process, path),
+            None => open_path(process, path).ok(),
+        }
     }
 
     /// The file of a path, if it is one of them.
@@ -111,16 +119,29 @@ impl ReadAt for HostFile {
     }
 }
 
+impl files::Opener for OpenedFiles {
+    fn open(&self, inside: Option<ProcessKey>, path: &str) -> Option<Box<dyn ReadAt>> {
+        HostFile::of(match inside {
+            Some(process) => self.found(Some(process.pid_here()?), path),
+            None => self.get(Path::new(path)).or_else(|| self.found(None, path)),
+        }?)
+    }
+}
+
 impl FileSource for HostFiles {
     fn load(&mut self, path: &str) -> Option<Box<dyn ReadAt>> {
         if path == VDSO {
             return Some(Box::new(self.vdso()?));
         }
-        HostFile::of(self.opened.get(Path::new(path)).map_or_else(|| self.found(None, path), Some)?)
+        HostFile::of(self.opened.get(Path::new(path)).map_or_else(|| self.opened.found(None, path), Some)?)
     }
 
     fn load_inside(&mut self, process: ProcessKey, path: &str) -> Option<Box<dyn ReadAt>> {
-        HostFile::of(self.found(Some(process.pid_here()?), path)?)
+        HostFile::of(self.opened.found(Some(process.pid_here()?), path)?)
+    }
+
+    fn opener(&self) -> Option<Box<dyn files::Opener>> {
+        Some(Box::new(self.opened.clone()))
     }
 
     fn budget(&self) -> Budget {
@@ -197,13 +218,6 @@ impl HostFiles {
     /// The same, with files that were opened before.
     pub fn with_opened(self, opened: OpenedFiles) -> HostFiles {
         HostFiles { opened, ..self }
-    }
-
-    fn found(&self, process: Option<u32>, path: &str) -> Option<File> {
-        match &self.opened.opener {
-            Some(opener) => opener.path(process, path),
-            None => open_path(process, path).ok(),
-        }
     }
 
     fn vdso(&self) -> Option<Vec<u8>> {

@@ -8,9 +8,12 @@ use std::path::{Path, PathBuf};
 
 use glass_profiler_core::arch::Architecture;
 use glass_profiler_core::arch::x86_64::Registers;
-use glass_profiler_core::event::{Event, Segment};
+use glass_profiler_core::event::{Event, Mapping, Placement, RawSample, Segment};
+use glass_profiler_core::files::FileSource;
 use glass_profiler_core::guest::{Guest, GuestId, GuestKind, Mode, SpaceId};
+use glass_profiler_core::images::Images;
 use glass_profiler_core::recording::TrackRecord;
+use glass_profiler_core::symbols::Location;
 use glass_profiler_core::unwind::{AddressSpace, CallChain, StackMemory, UnwindCache};
 use std::process::Command;
 
@@ -67,4 +70,27 @@ pub fn segment(mode: Mode, rip: u64) -> Segment {
 /// The first track, of the first guest.
 pub fn track(name: &str) -> TrackRecord {
     TrackRecord { name: name.to_owned(), ..TrackRecord::default() }
+}
+
+/// What the names of the program `/app/program`, mapped at 0, are at an address.
+pub fn located(files: &mut dyn FileSource, address: u64) -> Vec<Location> {
+    located_in("/app/program", files, address).0
+}
+
+/// The same of the program at a path, and the warnings about them.
+pub fn located_in(path: &str, files: &mut dyn FileSource, address: u64) -> (Vec<Location>, Vec<String>) {
+    let mapping =
+        Mapping { start: 0, end: 1 << 40, path: path.to_owned(), placement: Placement::Biased(0), file: None };
+    let mut images = Images::default();
+    let space = SpaceId(7);
+    images.learn(&Event::Space { space, guest: GuestId(1), process: None, copy_of: None }, files);
+    images.learn(&Event::Map { space, mapping }, files);
+    let registers = Registers { rip: address, ..Default::default() }.into();
+    let segments = vec![Segment { space, registers, ..Default::default() }];
+    let sample = RawSample { segments, ..Default::default() };
+    let call = images.unwind(&sample).calls[0];
+    match images.names(call.image.unwrap(), files) {
+        Ok(names) => (names.locate(call.address), names.warnings(&[call.address].into())),
+        Err(warning) => (Vec::new(), vec![warning]),
+    }
 }
