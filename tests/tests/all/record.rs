@@ -69,7 +69,7 @@ fn a_dump_is_announced_and_read_as_one_sample() {
         assert!(!text.contains("Ctrl-C") && !text.contains("Hz"), "{text}");
         let table = Command::new(&glass).arg("report").arg(&recording).arg("--text").output().unwrap();
         let table = String::from_utf8_lossy(&table.stdout).into_owned();
-        assert!(table.contains("1 collected: 1 expected"), "{table}");
+        assert!(table.contains("1 collected: 1 in time") && table.contains("; 1 expected"), "{table}");
     });
 }
 
