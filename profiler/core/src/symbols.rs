@@ -1,6 +1,7 @@
 //! From an address to functions, files and lines, with the calls that the compiler inlined.
 
 mod go;
+mod scopes;
 mod split;
 
 use std::collections::{HashMap, HashSet};
@@ -19,6 +20,7 @@ use crate::metered::Metered;
 use crate::relocatable::Layout;
 
 use go::GoTable;
+use scopes::Scopes;
 use split::Split;
 
 pub(crate) use split::Opener;
@@ -102,6 +104,8 @@ pub struct Symbols {
     /// The file has line tables.
     pub has_lines: bool,
     context: Option<addr2line::Context<Reader>>,
+    /// Of the units in `context`.
+    scopes: Scopes,
     table: Vec<Symbol>,
     /// The largest end of the symbols up to each.
     ends: Vec<u64>,
@@ -183,6 +187,7 @@ impl Symbols {
             build_id,
             has_lines,
             context,
+            scopes: Scopes::default(),
             table,
             ends,
             go,
@@ -237,6 +242,7 @@ impl Symbols {
             build_id: None,
             has_lines: false,
             context: None,
+            scopes: Scopes::default(),
             table: Vec::new(),
             ends: Vec::new(),
             go: None,
@@ -267,7 +273,7 @@ impl Symbols {
             return name.map(|function| Location { function, file: None, line: None }).into_iter().collect();
         }
         let symbol = self.symbol(address).filter(|symbol| !self.is_before_go(symbol, address));
-        let (mut locations, is_whole) = self.debug_frames(address);
+        let (mut locations, is_whole) = self.debug_frames(address, symbol.is_some());
         match (locations.last_mut(), symbol) {
             // The symbol table has the linker's name of the function. Debug information of assembly may have none, and that of a local
             // C++ function, of a lambda for example, may have the last part of it alone.
@@ -300,8 +306,9 @@ impl Symbols {
         if is_over { name.to_owned() } else { demangle(name) }
     }
 
-    /// What debug information has of an address, and whether the outermost function's name has its scopes.
-    fn debug_frames(&self, address: u64) -> (Vec<Location>, bool) {
+    /// What debug information has of an address, and whether the outermost function's name has its scopes. A function with a symbol
+    /// gets them from that.
+    fn debug_frames(&self, address: u64, has_symbol: bool) -> (Vec<Location>, bool) {
         let (mut locations, mut is_whole) = (Vec::new(), false);
         let Some(context) = &self.context else { return (locations, is_whole) };
         let mut lookup = context.find_frames(address);
@@ -314,10 +321,15 @@ impl Symbols {
             };
         };
         let Ok(mut frames) = frames else { return (locations, is_whole) };
+        // Where the functions are described whose names lack their scopes.
+        let mut without = Vec::new();
         while let Ok(Some(frame)) = frames.next() {
             let Some(function) = &frame.function else { continue };
             let raw: std::borrow::Cow<'_, str> = function.raw_name().unwrap_or_default();
             is_whole = is_mangled(&raw);
+            if let Some(entry) = frame.dw_die_offset.filter(|_| !is_whole && !raw.is_empty()) {
+                without.push((locations.len(), entry));
+            }
             let function = self.demangle(&raw);
             let file = frame.location.as_ref().and_then(|location| location.file.map(str::to_owned));
             let line = frame.location.and_then(|location| location.line).filter(|line| *line > 0);
@@ -326,7 +338,21 @@ impl Symbols {
                 break;
             }
         }
+        let outermost = locations.len().saturating_sub(1);
+        without.retain(|(index, _)| *index != outermost || !has_symbol);
+        self.add_scopes(&mut locations, &without, address);
         (locations, is_whole)
+    }
+
+    /// Gives these functions at an address their names with scopes, if there are any.
+    fn add_scopes(&self, locations: &mut [Location], without: &[(usize, gimli::UnitOffset)], address: u64) {
+        let (Some(context), Some(account), false) = (&self.context, &self.account, without.is_empty()) else { return };
+        let Some(unit) = context.find_dwarf_and_unit(address).skip_all_loads() else { return };
+        for (index, entry) in without {
+            if let Some(name) = self.scopes.name(account, unit, *entry, &|name| self.demangle(name)) {
+                locations[*index].function = name.to_string();
+            }
+        }
     }
 
     /// Whether a function of Go starts between a symbol and an address. A symbol without a size would reach over all functions of Go,

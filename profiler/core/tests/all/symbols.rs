@@ -114,6 +114,69 @@ fn debug_information_makes_no_name_of_cpp_poorer() {
     assert!(with.iter().any(|(_, name)| name.contains("outer::all(long)::{lambda(long)#2}::operator()")), "{with:#?}");
 }
 
+/// Of inlined functions debug information has the last part of the name alone: `probe`, `scan` and `operator()` (2026-11-25).
+#[test]
+fn inlined_functions_of_cpp_have_their_scopes() {
+    let folder = Folder::new("scopes-inlined").unwrap();
+    for flags in [&["-gdwarf-5"][..], &["-gdwarf-4"], &["-flto"], &["-fdebug-types-section"]] {
+        let Some(program) = compile(&folder, "inlined.cpp", &[&["-O2", "-g", "-x", "c++"], flags].concat()) else {
+            return;
+        };
+        let bytes = std::fs::read(program).unwrap();
+        let symbols = Symbols::parse(&bytes).unwrap();
+        // Where all files are compiled at once, `run` is in `outer` alone.
+        let file = object::File::parse(&*bytes).unwrap();
+        let code = ["outer", "_ZN3app3runEl"].iter().filter(|name| file.symbol_by_name(name).is_some());
+        let code = code.flat_map(|name| symbol(&bytes, name));
+        let mut names: Vec<String> =
+            code.flat_map(|address| symbols.locate(address)).map(|location| location.function).collect();
+        names.sort();
+        names.dedup();
+        let lambda = names.iter().find(|name| name.ends_with("::operator()"));
+        assert!(
+            lambda.is_some_and(|name| name.starts_with("app::run(long)::{lambda at line 24}")),
+            "{flags:?}: {names:#?}"
+        );
+        for expected in ["Table::probe", "Table::Row::scan", "helper"] {
+            let expected = format!("app::(anonymous namespace)::{expected}");
+            assert!(names.contains(&expected), "{flags:?}: {expected} in {names:#?}");
+        }
+        assert!(names.iter().any(|name| name == "outer"), "{names:#?}");
+    }
+}
+
+/// Only a program that was made for it has namespaces that deep.
+#[test]
+fn scopes_are_as_deep_as_programs_have_them() {
+    let folder = Folder::new("scopes-deep").unwrap();
+    for (depth, is_whole) in [(15, true), (16, false)] {
+        let nested: String = (0..depth).map(|index| format!("namespace n{index} {{ ")).collect();
+        let scopes: String = (0..depth).map(|index| format!("n{index}::")).collect();
+        let function = |name| {
+            format!(
+                "static inline __attribute__((always_inline)) long {name}(long n) {{ volatile long x = n; return x; }}"
+            )
+        };
+        let outer =
+            format!("extern \"C\" long outer(long n) {{ return {scopes}deep(n) + n0::shallow(n); }} int main() {{}}");
+        let (deep, shallow) = (function("deep"), function("shallow"));
+        let source = folder.file("deep.cpp");
+        let text = format!("{nested}{deep}{}\nnamespace n0 {{ {shallow} }}\n{outer}\n", "}".repeat(depth));
+        std::fs::write(&source, text).unwrap();
+        let Some(program) = compile(&folder, source.to_str().unwrap(), &["-O2", "-g", "-x", "c++"]) else { return };
+        let bytes = std::fs::read(program).unwrap();
+        let symbols = Symbols::parse(&bytes).unwrap();
+        let mut found: Vec<String> =
+            symbol(&bytes, "outer").flat_map(|address| symbols.locate(address)).map(|found| found.function).collect();
+        found.sort();
+        found.dedup();
+        let expected = if is_whole { format!("{scopes}deep") } else { "deep".to_owned() };
+        let mut expected = [expected, "n0::shallow".to_owned(), "outer".to_owned()];
+        expected.sort();
+        assert_eq!(found, expected);
+    }
+}
+
 /// Programs with a build id of zeros had the names of any other program with one (2026-11-25).
 #[test]
 fn a_build_id_of_zeros_identifies_nothing() {
@@ -367,12 +430,17 @@ fn files_that_do_not_serve_say_why() {
 #[test]
 fn damaged_files_never_panic() {
     let folder = Folder::new("damaged").unwrap();
-    let Some(program) = compile(&folder, "inlined.c", &["-O2", "-g"]) else { return };
-    let whole = std::fs::read(program).unwrap();
+    for (source, flags) in [("inlined.c", &["-O2", "-g"][..]), ("inlined.cpp", &["-O2", "-g", "-x", "c++"])] {
+        let Some(program) = compile(&folder, source, flags) else { return };
+        damage(&std::fs::read(program).unwrap());
+    }
+}
+
+fn damage(whole: &[u8]) {
     let change = (0..whole.len(), any::<u8>());
     let strategy = (proptest::collection::vec(change, 1..40), 0..=whole.len());
     proptest!(ProptestConfig::with_cases(100), |((changes, length) in strategy)| {
-        let mut bytes = whole.clone();
+        let mut bytes = whole.to_owned();
         changes.iter().for_each(|(at, byte)| bytes[*at] = *byte);
         bytes.truncate(length);
         if let Ok(image) = Image::parse(&bytes, &["main"]) {
