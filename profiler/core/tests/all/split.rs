@@ -205,3 +205,27 @@ fn damaged_files_beside_a_program_never_panic() {
         }
     });
 }
+
+/// Names with scopes are those of the other half of a unit.
+#[test]
+fn inlined_functions_of_cpp_have_their_scopes_there_too() {
+    for version in ["-gdwarf-4", "-gdwarf-5"] {
+        let folder = Folder::new("split-scopes").unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/inlined.cpp");
+        let mut cc = Command::new("cc");
+        cc.current_dir(folder.file("")).args(["-O2", "-g", "-gsplit-dwarf", version, "-x", "c++"]);
+        let Ok(status) = cc.arg(source).args(["-o", "program"]).status() else {
+            return skip("there is no C compiler (cc)");
+        };
+        assert!(status.success());
+        let program = folder.file("program").to_str().unwrap().to_owned();
+        let files = Files::of(&folder);
+        let file = object::File::parse(&files.0[&program][..]).unwrap();
+        let run = file.symbols().find(|symbol| symbol.name() == Ok("_ZN3app3runEl")).unwrap();
+        let mut source = files.clone();
+        let found = (run.address()..run.address() + run.size())
+            .flat_map(|address| located_in(&program, &mut source, address).0)
+            .find(|location| location.function == "app::(anonymous namespace)::Table::Row::scan");
+        assert!(found.is_some(), "{version}");
+    }
+}
