@@ -237,7 +237,8 @@ impl<'f> Parts<'f> {
         let (sections, length) = (self.sections.get()?, self.file.bytes());
         let (bytes, start) =
             if range.start >= length { (&sections.tail[..], length) } else { (&sections.header[..], 0) };
-        bytes.get(usize::try_from(range.start - start).ok()?..usize::try_from(range.end - start).ok()?)
+        let end = range.end.checked_sub(start)?;
+        bytes.get(usize::try_from(range.start - start).ok()?..usize::try_from(end).ok()?)
     }
 
     /// The bytes of a range that is all in the file.
@@ -432,6 +433,17 @@ mod tests {
         assert_eq!((&parts).read_bytes_at_until(5_000_000..20 << 20, 0), Err(()));
         let (start, end) = (9, 3);
         assert_eq!((&parts).read_bytes_at_until(start..end, 0), Err(()));
+    }
+
+    /// A name in front of whose start its table ends, in a file without section headers, ended the program (2026-11-26).
+    #[test]
+    fn behind_a_file_without_section_headers_no_range_ends_before_it_starts() {
+        let file = Counted(vec![7; 100], AtomicU64::new(0));
+        let parts = Parts::of(&file, &Account::alone());
+        assert!(parts.sections.set(without_sections::Sections { header: [0; 64], tail: vec![5; 10] }).is_ok());
+        let (start, end) = (104, 90);
+        assert_eq!((&parts).read_bytes_at_until(start..end, 0), Err(()));
+        assert_eq!((&parts).read_bytes_at(104, 2), Ok(&[5; 2][..]));
     }
 
     #[test]
