@@ -73,15 +73,12 @@ fn default_output(source: &Path, platform: Platform) -> Result<PathBuf> {
     Ok(name)
 }
 
-/// Its loops over elements become vector code, which the profile of images, optimized for size, leaves out.
-const MPI_PROFILE: &str = "profile.image.package.glass-lib-mpi.opt-level=3";
-
 /// Our MPI as an archive.
 fn mpi(repository: &Path, folder: &Path) -> Result<PathBuf> {
     let mut cargo = Command::new("cargo");
     cargo.args(["rustc", "--quiet", "--package", MPI, "--lib", "--crate-type", "staticlib", "--profile", "image"]);
     cargo.args(["--target", TARGET, "--target-dir"]).arg(folder).current_dir(repository);
-    IMAGE_PROFILE.iter().chain(&[MPI_PROFILE]).for_each(|setting| _ = cargo.args(["--config", setting]));
+    IMAGE_PROFILE.iter().for_each(|setting| _ = cargo.args(["--config", setting]));
     cargo.env("CARGO_ENCODED_RUSTFLAGS", MPI_FLAGS.join("\x1f")).env_remove("RUSTFLAGS");
     let status = cargo.status().context("cannot run `cargo`: install Rust 1.95 or newer")?;
     ensure!(status.success(), "building our MPI library failed: see cargo's messages above");
