@@ -198,6 +198,8 @@ pub struct Frame {
     pub file: Option<String>,
     /// Line in `file`, from 1 on.
     pub line: Option<u32>,
+    /// The line at which the function starts, from 1 on.
+    pub start_line: Option<u32>,
     /// File name of the program or library, for example "upload-queue" or "libc.so.6".
     pub image: String,
     /// The compiler inlined this function into its caller.
@@ -231,6 +233,19 @@ pub enum StackEnd {
     NotLongMode,
     /// The unwind tables have a rule for this address that leads nowhere: it needs a register that is not known, or is damaged.
     RuleFailed,
+}
+
+impl StackEnd {
+    /// All of them.
+    pub const ALL: [StackEnd; StackEnd::RuleFailed as usize + 1] = [
+        StackEnd::Complete,
+        StackEnd::CopyEnded,
+        StackEnd::TooDeep,
+        StackEnd::NoUnwindInfo,
+        StackEnd::BadAddress,
+        StackEnd::NotLongMode,
+        StackEnd::RuleFailed,
+    ];
 }
 
 /// One sample of one track.

@@ -70,6 +70,15 @@ pub struct Location {
     pub file: Option<String>,
     /// Line in `file`, from 1 on.
     pub line: Option<u32>,
+    /// The line at which the function starts, from 1 on.
+    pub start_line: Option<u32>,
+}
+
+impl Location {
+    /// A function of which no more than the name is known.
+    pub fn of_name(function: impl Into<String>) -> Location {
+        Location { function: function.into(), ..Location::default() }
+    }
 }
 
 #[derive(Debug)]
@@ -81,6 +90,14 @@ struct Symbol {
     name: String,
     /// Which of several names of one function a program's author means: the smallest.
     rank: (Binding, usize),
+}
+
+/// Where debug information describes a function.
+struct Described {
+    /// Index of its location.
+    location: usize,
+    at: gimli::UnitOffset,
+    lacks_scopes: bool,
 }
 
 /// How a name binds: a library's public name is global, what it stands for may be weak or local.
@@ -270,7 +287,7 @@ impl Symbols {
         }
         if let Some(map) = &self.map {
             let name = map.name(address).map(|name| self.demangle(name));
-            return name.map(|function| Location { function, file: None, line: None }).into_iter().collect();
+            return name.map(Location::of_name).into_iter().collect();
         }
         let symbol = self.symbol(address).filter(|symbol| !self.is_before_go(symbol, address));
         let (mut locations, is_whole) = self.debug_frames(address, symbol.is_some());
@@ -287,7 +304,7 @@ impl Symbols {
                 let location = self.context.as_ref().and_then(|context| context.find_location(address).ok().flatten());
                 let file = location.as_ref().and_then(|location| location.file.map(str::to_owned));
                 let line = location.and_then(|location| location.line).filter(|line| *line > 0);
-                locations.push(Location { function, file, line });
+                locations.push(Location { function, file, line, start_line: None });
             }
             (None, None) => locations = self.go.as_ref().map_or_else(Vec::new, |go| go.locate(address)),
             _ => {}
@@ -321,36 +338,36 @@ impl Symbols {
             };
         };
         let Ok(mut frames) = frames else { return (locations, is_whole) };
-        // Where the functions are described whose names lack their scopes.
-        let mut without = Vec::new();
+        let mut entries = Vec::new();
         while let Ok(Some(frame)) = frames.next() {
             let Some(function) = &frame.function else { continue };
             let raw: std::borrow::Cow<'_, str> = function.raw_name().unwrap_or_default();
             is_whole = is_mangled(&raw);
-            if let Some(entry) = frame.dw_die_offset.filter(|_| !is_whole && !raw.is_empty()) {
-                without.push((locations.len(), entry));
-            }
+            let lacks_scopes = !is_whole && !raw.is_empty();
+            entries.extend(frame.dw_die_offset.map(|at| Described { location: locations.len(), at, lacks_scopes }));
             let function = self.demangle(&raw);
             let file = frame.location.as_ref().and_then(|location| location.file.map(str::to_owned));
             let line = frame.location.and_then(|location| location.line).filter(|line| *line > 0);
-            locations.push(Location { function, file, line });
+            locations.push(Location { function, file, line, start_line: None });
             if locations.len() == INLINE_DEPTH_MAX {
                 break;
             }
         }
         let outermost = locations.len().saturating_sub(1);
-        without.retain(|(index, _)| *index != outermost || !has_symbol);
-        self.add_scopes(&mut locations, &without, address);
+        entries.iter_mut().for_each(|entry| entry.lacks_scopes &= entry.location != outermost || !has_symbol);
+        self.describe(&mut locations, &entries, address);
         (locations, is_whole)
     }
 
-    /// Gives these functions at an address their names with scopes, if there are any.
-    fn add_scopes(&self, locations: &mut [Location], without: &[(usize, gimli::UnitOffset)], address: u64) {
-        let (Some(context), Some(account), false) = (&self.context, &self.account, without.is_empty()) else { return };
+    /// Gives these functions at an address the lines at which they start, and their names with scopes, where these are known.
+    fn describe(&self, locations: &mut [Location], entries: &[Described], address: u64) {
+        let (Some(context), Some(account), false) = (&self.context, &self.account, entries.is_empty()) else { return };
         let Some(unit) = context.find_dwarf_and_unit(address).skip_all_loads() else { return };
-        for (index, entry) in without {
-            if let Some(name) = self.scopes.name(account, unit, *entry, &|name| self.demangle(name)) {
-                locations[*index].function = name.to_string();
+        for Described { location, at, lacks_scopes } in entries {
+            let location = &mut locations[*location];
+            location.start_line = self.scopes.start_line(account, unit, *at);
+            if *lacks_scopes && let Some(name) = self.scopes.name(account, unit, *at, &|name| self.demangle(name)) {
+                location.function = name.to_string();
             }
         }
     }

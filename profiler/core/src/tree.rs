@@ -88,6 +88,18 @@ pub enum Broken {
 }
 
 impl Broken {
+    /// All of them.
+    pub const ALL: [Broken; Broken::Missing as usize + 1] = [
+        Broken::CopyEnded,
+        Broken::TooDeep,
+        Broken::NoUnwindInfo,
+        Broken::BadAddress,
+        Broken::NotLongMode,
+        Broken::RuleFailed,
+        Broken::NoFrames,
+        Broken::Missing,
+    ];
+
     /// Why a stack with this end is broken; `None` if it is whole.
     pub fn of(end: StackEnd) -> Option<Broken> {
         match end {
@@ -116,6 +128,12 @@ impl Broken {
 }
 
 impl Kind {
+    /// The parents that a stack may have although no code was recorded for them, in the order of their numbers in reports.
+    pub fn parents() -> impl Iterator<Item = Kind> {
+        let states = State::ALL.into_iter().filter(|state| *state != State::Running);
+        Broken::ALL.into_iter().map(Kind::Broken).chain(states.map(Kind::In))
+    }
+
     /// What the report calls an entry of its own; empty for code.
     pub fn label(self) -> String {
         match self {

@@ -21,6 +21,8 @@ pub(crate) struct Step {
     pub file: Option<String>,
     /// From 1 on.
     pub line: Option<u32>,
+    /// The line at which the function starts, from 1 on.
+    pub start_line: Option<u32>,
     /// The program or library, printable; empty if there is none.
     pub image: String,
     /// Inlined into the step before it.
@@ -51,25 +53,6 @@ pub(crate) struct Chains<'a> {
     frames: usize,
 }
 
-/// Our roots, in the order in which they follow the frames.
-const ROOTS: [Kind; 15] = [
-    Kind::In(State::Spinning),
-    Kind::In(State::Idle),
-    Kind::In(State::NeverStarted),
-    Kind::In(State::Paused),
-    Kind::In(State::Stolen),
-    Kind::In(State::InVmm),
-    Kind::In(State::Unknown),
-    Kind::Broken(Broken::CopyEnded),
-    Kind::Broken(Broken::TooDeep),
-    Kind::Broken(Broken::NoUnwindInfo),
-    Kind::Broken(Broken::BadAddress),
-    Kind::Broken(Broken::NotLongMode),
-    Kind::Broken(Broken::RuleFailed),
-    Kind::Broken(Broken::NoFrames),
-    Kind::Broken(Broken::Missing),
-];
-
 impl<'a> Chains<'a> {
     pub fn new(recording: &'a Recording) -> Chains<'a> {
         let profile = &recording.profile;
@@ -77,14 +60,16 @@ impl<'a> Chains<'a> {
             name: printable(&frame.function),
             file: frame.file.as_deref().map(printable),
             line: frame.line.filter(|line| *line > 0),
+            start_line: frame.start_line,
             image: if frame.image.is_empty() { String::new() } else { printable(&frame.image) },
             inlined: frame.inlined,
             place: Some(recording.places.get(index).copied().unwrap_or_default()),
         });
-        let roots = ROOTS.iter().map(|kind| Step {
+        let roots = Kind::parents().map(|kind| Step {
             name: kind.label(),
             file: None,
             line: None,
+            start_line: None,
             image: String::new(),
             inlined: false,
             place: None,
@@ -114,7 +99,7 @@ impl<'a> Chains<'a> {
     }
 
     fn root(&self, kind: Kind) -> u32 {
-        let index = ROOTS.iter().position(|root| *root == kind).unwrap_or(0);
+        let index = Kind::parents().position(|root| root == kind).unwrap_or(0);
         (self.frames + index) as u32
     }
 

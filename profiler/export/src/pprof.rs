@@ -32,7 +32,8 @@ struct Tables<'a> {
     chains: Chains<'a>,
     strings: HashMap<String, i64>,
     string_list: Vec<String>,
-    functions: HashMap<(i64, i64), u64>,
+    /// By name, file and first line.
+    functions: HashMap<(i64, i64, i64), u64>,
     function_list: Vec<proto::Function>,
     /// By the steps that share an address, outermost first.
     locations: HashMap<Vec<u32>, u64>,
@@ -219,11 +220,9 @@ impl<'a> Tables<'a> {
         let id = self.location_list.len() as u64 + 1;
         let mut lines = Vec::with_capacity(steps.len());
         for index in steps.iter().rev() {
-            let Step { name, file, line, .. } = self.chains.steps[*index as usize].clone();
-            lines.push(proto::Line {
-                function_id: self.function(&name, file.as_deref().unwrap_or("")),
-                line: line.unwrap_or(0).into(),
-            });
+            let Step { name, file, line, start_line, .. } = self.chains.steps[*index as usize].clone();
+            let function_id = self.function(&name, file.as_deref().unwrap_or(""), start_line.unwrap_or(0).into());
+            lines.push(proto::Line { function_id, line: line.unwrap_or(0).into() });
         }
         let place = steps.first().and_then(|step| self.chains.steps[*step as usize].place);
         let image = place.and_then(|place| place.image);
@@ -237,13 +236,13 @@ impl<'a> Tables<'a> {
         id
     }
 
-    fn function(&mut self, name: &str, file: &str) -> u64 {
+    fn function(&mut self, name: &str, file: &str, start_line: i64) -> u64 {
         let (name, filename) = (self.string(name), self.string(file));
         let next = self.function_list.len() as u64 + 1;
-        *self.functions.entry((name, filename)).or_insert_with(|| {
+        *self.functions.entry((name, filename, start_line)).or_insert_with(|| {
             // Without a system name readers leave the name unchanged: with an equal one, pprof would treat a
             // Rust name as a C++ one and remove its arguments.
-            self.function_list.push(proto::Function { id: next, name, filename });
+            self.function_list.push(proto::Function { id: next, name, filename, start_line });
             next
         })
     }

@@ -5,8 +5,12 @@
 
 mod colour;
 
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::io::{self, Write};
 
+use glass_profiler_core::identity::processes;
+use glass_profiler_core::model::{Frame, Profile};
 use glass_profiler_core::names;
 use glass_profiler_core::recording::Recording;
 use glass_profiler_core::tree::{Kind, Node, Tree};
@@ -39,7 +43,7 @@ struct Shown {
 }
 
 pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Write) -> io::Result<()> {
-    let tree = Tree::build(&recording.profile);
+    let tree = Tree::build(&by_process(&recording.profile));
     let (boxes, hidden) = place(&tree, options.states);
     let rows = boxes.iter().map(|shown| shown.row + 1).max().unwrap_or(0);
     let height = HEAD + rows as f64 * ROW + 30.0;
@@ -61,6 +65,34 @@ pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Wr
     };
     text(output, "s", MARGIN, height - 9.0, &footer)?;
     output.write_all(b"</svg>\n")
+}
+
+/// The profile with the process of a sample as the outermost caller, if there are several.
+fn by_process(profile: &Profile) -> Cow<'_, Profile> {
+    let processes = processes(profile);
+    if processes.len() < 2 {
+        return Cow::Borrowed(profile);
+    }
+    let mut profile = profile.clone();
+    let first = profile.frames.len();
+    profile.frames.extend(processes.iter().map(|process| Frame { function: process.label(), ..Frame::default() }));
+    let frame_of: HashMap<usize, u32> = (first as u32..)
+        .zip(&processes)
+        .flat_map(|(frame, process)| process.tracks.iter().map(move |track| (*track, frame)))
+        .collect();
+    let mut stack_of: HashMap<(u32, u32), u32> = HashMap::new();
+    for sample in &mut profile.samples {
+        let Some(frame) = frame_of.get(&(sample.track as usize)) else { continue };
+        let key = (sample.stack, *frame);
+        if !stack_of.contains_key(&key) {
+            let Some(mut stack) = profile.stacks.get(sample.stack as usize).cloned() else { continue };
+            stack.frames.insert(0, *frame);
+            stack_of.insert(key, profile.stacks.len() as u32);
+            profile.stacks.push(stack);
+        }
+        sample.stack = stack_of[&key];
+    }
+    Cow::Owned(profile)
 }
 
 fn subtitle(recording: &Recording, all: u64, states: States) -> String {

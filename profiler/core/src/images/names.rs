@@ -118,12 +118,12 @@ impl Names {
                 found.find(|found| !found.is_empty()).unwrap_or_else(|| {
                     // One row for a function, and not one for each address in it.
                     let start = image.as_ref().and_then(|image| image.function_start(address));
-                    let named = |start| Location { function: format!("{start:#x}"), file: None, line: None };
+                    let named = |start| Location::of_name(format!("{start:#x}"));
                     start.map(named).into_iter().collect()
                 })
             }
             Names::Generated(names) => names.locate(address),
-            Names::Fixed(name) => vec![Location { function: (*name).to_owned(), file: None, line: None }],
+            Names::Fixed(name) => vec![Location::of_name(*name)],
         }
     }
 

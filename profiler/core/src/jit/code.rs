@@ -175,6 +175,7 @@ impl JitCode {
             function: self.account.timed(|| demangle(&function.name)),
             line: line.map(|line| line.line).filter(|line| file.is_some() && *line > 0),
             file,
+            start_line: None,
         }]
     }
 

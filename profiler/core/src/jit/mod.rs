@@ -71,7 +71,7 @@ impl JitNames {
         if !found.is_empty() {
             return found;
         }
-        vec![Location { function: WITHOUT_NAME.to_owned(), file: None, line: None }]
+        vec![Location::of_name(WITHOUT_NAME)]
     }
 
     /// What was at an address, one after the other, if it was not always the same.
@@ -79,7 +79,7 @@ impl JitNames {
         let Some((_, dump)) = &self.dump else { return Vec::new() };
         let mut changes = dump.history(address);
         for (_, locations) in changes.iter_mut().filter(|(_, locations)| locations.is_empty()) {
-            locations.push(Location { function: WITHOUT_NAME.to_owned(), file: None, line: None });
+            locations.push(Location::of_name(WITHOUT_NAME));
         }
         if changes.len() > 1 { changes } else { Vec::new() }
     }

@@ -80,7 +80,7 @@ impl Builder<'_> {
             image.with_line += u64::from(locations.iter().any(|location| location.line.is_some()));
         }
         if locations.is_empty() {
-            locations.push(Location { function: format!("{:#x}", place.address), file: None, line: None });
+            locations.push(Location::of_name(format!("{:#x}", place.address)));
         }
         let image = place.image.and_then(|image| self.recording.images.get(image as usize));
         let name = image.map_or("", |image| image.path.rsplit('/').next().unwrap_or_default()).to_owned();
@@ -93,6 +93,7 @@ impl Builder<'_> {
                 function: location.function,
                 file: location.file,
                 line: location.line,
+                start_line: location.start_line,
                 image: name.clone(),
                 inlined: index != outermost,
             });
@@ -112,7 +113,7 @@ impl Builder<'_> {
             return locations.clone();
         }
         if let Some(name) = STAND_INS.iter().find(|name| image.path.strip_prefix('/') == Some(name)) {
-            return vec![Location { function: (*name).to_owned(), file: None, line: None }];
+            return vec![Location::of_name(*name)];
         }
         // Names are written when a recording ends: only one that did not end needs the file.
         if self.recording.is_complete {

@@ -48,7 +48,7 @@ fn write_packet<W: Write>(output: &mut W, packet: &[u8]) -> io::Result<()> {
     output.write_all(packet)
 }
 
-/// The packet without our field, `None` if nothing of it is left.
+/// The packet without our fields, `None` if nothing of it is left.
 fn plain_packet(packet: &[u8], settings: PlainSettings) -> Option<Vec<u8>> {
     let decoded = TracePacket::decode(packet).ok()?;
     if let (true, Some(_), Some(extra)) =
@@ -60,6 +60,13 @@ fn plain_packet(packet: &[u8], settings: PlainSettings) -> Option<Vec<u8>> {
     let says_something = TracePacket { trusted_packet_sequence_id: None, glass: None, ..decoded };
     if says_something == TracePacket::default() {
         return None;
+    }
+    if let Some(mut symbols) = says_something.module_symbols {
+        let lines = symbols.address_symbols.iter_mut().flat_map(|address| &mut address.lines);
+        lines.for_each(|line| line.start_line = None);
+        let trusted_packet_sequence_id = Some(SEQUENCE);
+        let names = TracePacket { trusted_packet_sequence_id, module_symbols: Some(symbols), ..Default::default() };
+        return Some(names.encode_to_vec());
     }
     let mut plain = Vec::with_capacity(packet.len());
     let mut rest = packet;
@@ -82,7 +89,8 @@ fn append_names<W: Write>(recording: &Recording, output: &mut W) -> io::Result<(
         .collect();
     for (frame, place) in recording.profile.frames.iter().zip(&recording.places) {
         let Some(image) = place.image.filter(|image| from_files.contains(image)) else { continue };
-        let location = Location { function: frame.function.clone(), file: frame.file.clone(), line: frame.line };
+        let (function, file) = (frame.function.clone(), frame.file.clone());
+        let location = Location { function, file, line: frame.line, start_line: None };
         // Frames are outermost first, the message requires the innermost first.
         by_image.entry(image).or_default().entry(place.address).or_default().insert(0, location);
     }

@@ -204,6 +204,9 @@ pub(crate) struct Line {
     pub source_file_name: Option<Vec<u8>>,
     #[prost(uint32, optional, tag = "3")]
     pub line_number: Option<u32>,
+    /// Our extension: the line at which the function starts.
+    #[prost(uint32, optional, tag = "60001")]
+    pub start_line: Option<u32>,
 }
 
 /// Our extension: data that Perfetto has no field for.

@@ -36,6 +36,7 @@ fn locations(lines: &[proto::Line]) -> Vec<Location> {
         function: text(&line.function_name),
         file: line.source_file_name.as_ref().map(|_| text(&line.source_file_name)),
         line: line.line_number,
+        start_line: line.start_line,
     };
     lines.iter().take(INLINE_DEPTH_MAX).map(location).collect()
 }

@@ -180,6 +180,7 @@ fn line(line: &Location) -> proto::Line {
         function_name: Some(pieces::bytes_of(&line.function)),
         source_file_name: line.file.as_deref().map(pieces::bytes_of),
         line_number: line.line,
+        start_line: line.start_line,
     }
 }
 

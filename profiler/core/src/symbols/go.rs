@@ -73,6 +73,11 @@ impl Version {
         if self == Version::Go18 { 40 } else { 44 }
     }
 
+    /// A function has the line at which it starts.
+    fn has_start_lines(self) -> bool {
+        self == Version::Go20
+    }
+
     /// Of an inlined call: its bytes, where its name is, and where its caller's address is.
     fn inlined(self) -> (usize, usize, usize) {
         if self == Version::Go20 { (16, 4, 8) } else { (20, 12, 16) }
@@ -375,8 +380,8 @@ impl GoTable {
         u32::try_from(self.number(short(&self.bytes, at)?, function, address)?).ok()
     }
 
-    /// The name of an inlined function, and the address whose line is that of its call.
-    fn inlined_call(&self, function: &Function, number: u32) -> Option<(String, u64)> {
+    /// The name and the first line of an inlined function, and the address whose line is that of its call.
+    fn inlined_call(&self, function: &Function, number: u32) -> Option<(String, Option<u32>, u64)> {
         let inlined = self.inlined.as_ref()?;
         let (bytes, name, caller) = self.version.inlined();
         let start = usize::try_from(self.inlined_at(function.at, inlined.base)?.checked_sub(inlined.start)?).ok()?;
@@ -390,7 +395,8 @@ impl GoTable {
         if !function.range.contains(&caller) {
             return None;
         }
-        Some((self.text(self.names, short(call, name)?)?, caller))
+        let start_line = self.version.has_start_lines().then(|| short(call, 12)).flatten().filter(|line| *line > 0);
+        Some((self.text(self.names, short(call, name)?)?, start_line, caller))
     }
 
     /// The inlined functions at an address, innermost first, and the address whose line is that of the outermost call of them;
@@ -398,9 +404,9 @@ impl GoTable {
     fn inlined_functions(&self, function: &Function, address: u64) -> Option<(Vec<Location>, u64)> {
         let (mut locations, mut address) = (Vec::new(), address);
         while let Some(number) = self.inlined_number(function, address) {
-            let (name, caller) = self.inlined_call(function, number)?;
+            let (name, start_line, caller) = self.inlined_call(function, number)?;
             let (file, line) = self.line(function, address);
-            locations.push(Location { function: name, file, line });
+            locations.push(Location { function: name, file, line, start_line });
             address = caller;
             if locations.len() == INLINE_DEPTH_MAX {
                 break;
@@ -419,7 +425,10 @@ impl GoTable {
                 self.inlined_functions(&function, address).unwrap_or_else(|| (Vec::new(), address));
             let (file, line) = self.line(&function, address);
             locations.truncate(INLINE_DEPTH_MAX - 1);
-            locations.push(Location { function: name, file, line });
+            // `startLine`
+            let start_line = self.version.has_start_lines().then(|| self.field(function.at, 8)).flatten();
+            let start_line = start_line.filter(|line| *line > 0);
+            locations.push(Location { function: name, file, line, start_line });
             Some(locations)
         };
         found().unwrap_or_default()

@@ -3,7 +3,7 @@
 //! in the tree of entries (DWARF 5, 2.3, 3.3.8.1 and 7.5.2), which is at hand from the root down only: so the scopes of a unit are found
 //! once, when the first name of it is needed.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -32,26 +32,30 @@ struct Scope {
     parent: Option<usize>,
 }
 
-/// A unit, and its scopes in the order of their entries; none of a language without scopes.
-struct Scoped {
-    unit: gimli::Unit<Reader>,
-    scopes: Vec<Scope>,
-}
+/// The scopes of a unit in the order of their entries.
+struct ScopesOf(Vec<Scope>);
 
-impl Scoped {
+impl ScopesOf {
     /// The innermost scope of an entry, by where it is.
-    fn scope_of(&self, entry: usize) -> Option<usize> {
-        let after = self.scopes.partition_point(|scope| scope.start < entry);
-        let mut index = after.checked_sub(1)?;
+    fn around(&self, entry: usize) -> Option<&Scope> {
+        let ScopesOf(scopes) = self;
+        let after = scopes.partition_point(|scope| scope.start < entry);
+        let mut scope = &scopes[after.checked_sub(1)?];
         // The last that starts before it may have ended, and then it is in a scope around that one.
-        while self.scopes[index].end <= entry {
-            index = self.scopes[index].parent?;
+        while scope.end <= entry {
+            scope = &scopes[scope.parent?];
         }
-        Some(index)
+        Some(scope)
     }
 }
 
-/// A unit that was read; `None` if it is not of C++, or damaged.
+/// A unit, and its scopes once they were needed; `None` if it is not of C++, or damaged.
+struct Scoped {
+    unit: gimli::Unit<Reader>,
+    scopes: OnceCell<Option<ScopesOf>>,
+}
+
+/// A unit that was read; `None` if it is damaged.
 type Known = Option<Arc<Scoped>>;
 
 /// An entry of debug information: the debug information by its address in memory, the start of the unit, and where it is in that.
@@ -68,8 +72,10 @@ pub(super) struct Scopes {
 }
 
 /// What an entry has, or the entries that it refers to.
-struct Entry {
+struct Entry<'a> {
     place: Place,
+    /// The debug information that it is in.
+    from: Names<'a>,
     unit: Arc<Scoped>,
     tag: gimli::DwTag,
     name: Option<String>,
@@ -90,6 +96,19 @@ impl Scopes {
         self.full_name(&Names { account, dwarf: unit.dwarf, demangle }, start, function.0, DEPTH_MAX)
     }
 
+    /// The line at which the function at an entry of a unit starts, from 1 on.
+    pub(super) fn start_line(
+        &self,
+        account: &Account,
+        unit: gimli::UnitRef<'_, Reader>,
+        function: gimli::UnitOffset,
+    ) -> Option<u32> {
+        let start = unit.header.debug_info_offset()?.0;
+        let from = Names { account, dwarf: unit.dwarf, demangle: &str::to_owned };
+        let line = self.entry(&from, start, function.0)?.line?;
+        u32::try_from(line).ok().filter(|line| *line > 0)
+    }
+
     fn full_name(&self, from: &Names<'_>, start: usize, entry: usize, depth: usize) -> Option<Arc<str>> {
         let place = (from.address(), start, entry);
         if let Some(known) = self.names.borrow().get(&place) {
@@ -108,6 +127,8 @@ impl Scopes {
     fn made_name(&self, from: &Names<'_>, start: usize, entry: usize, depth: usize) -> Option<Arc<str>> {
         let depth = depth.checked_sub(1)?;
         let entry = self.entry(from, start, entry)?;
+        let from = &entry.from;
+        let scopes = entry.unit.scopes.get_or_init(|| from.scopes(&entry.unit.unit)).as_ref()?;
         if let Some(linkage_name) = entry.linkage_name.filter(|name| is_mangled(name)) {
             return Some(Arc::from((from.demangle)(&linkage_name)));
         }
@@ -121,8 +142,8 @@ impl Scopes {
                 .map_or_else(|| format!("{ANONYMOUS_CLASS})"), |line| format!("{ANONYMOUS_CLASS} at line {line})")),
         };
         let (_, start, at) = entry.place;
-        let Some(scope) = entry.unit.scope_of(at) else { return Some(Arc::from(own)) };
-        let scope = self.full_name(from, start, entry.unit.scopes[scope].start, depth)?;
+        let Some(scope) = scopes.around(at) else { return Some(Arc::from(own)) };
+        let scope = self.full_name(from, start, scope.start, depth)?;
         let lambda = scope.rsplit_once(ANONYMOUS_CLASS).filter(|_| own == CALL);
         let lambda = lambda.and_then(|(around, line)| Some((around, line.strip_suffix(')')?)));
         let name = match lambda {
@@ -133,10 +154,11 @@ impl Scopes {
     }
 
     /// The entry whose parents are the scopes of an entry, with the names on the way to it.
-    fn entry(&self, from: &Names<'_>, mut start: usize, mut at: usize) -> Option<Entry> {
+    fn entry<'a>(&self, from: &Names<'a>, mut start: usize, mut at: usize) -> Option<Entry<'a>> {
+        let mut from = *from;
         let (mut name, mut linkage_name, mut line) = (None, None, None);
         for _ in 0..DEPTH_MAX {
-            let unit = self.unit(from, start)?;
+            let unit = self.unit(&from, start)?;
             let unit_ref = gimli::UnitRef::new(from.dwarf, &unit.unit);
             let mut entries = unit_ref.entries_raw(Some(gimli::UnitOffset(at))).ok()?;
             let abbreviation = entries.read_abbreviation().ok()??;
@@ -160,14 +182,20 @@ impl Scopes {
             (start, at) = match next {
                 None => {
                     let place = (from.address(), start, at);
-                    return Some(Entry { place, tag, name, linkage_name, line, unit: unit.clone() });
+                    return Some(Entry { place, from, tag, name, linkage_name, line, unit });
                 }
                 Some(gimli::AttributeValue::UnitRef(offset)) => (start, offset.0),
                 Some(gimli::AttributeValue::DebugInfoRef(offset)) => {
-                    let start = self.start_of(from, offset.0)?;
+                    let start = self.start_of(&from, offset.0)?;
                     (start, offset.0 - start)
                 }
-                // In another file, or in a unit of types.
+                // In the part that several programs share.
+                Some(gimli::AttributeValue::DebugInfoRefSup(offset)) => {
+                    from = Names { dwarf: from.dwarf.sup()?, ..from };
+                    let start = self.start_of(&from, offset.0)?;
+                    (start, offset.0 - start)
+                }
+                // In a unit of types.
                 Some(_) => return None,
             };
         }
@@ -193,7 +221,7 @@ impl Scopes {
         starts[..starts.partition_point(|start| *start <= at)].last().copied()
     }
 
-    /// The unit that starts at a place, with its scopes; `None` if it is not of C++, or damaged.
+    /// The unit that starts at a place; `None` if it is damaged.
     fn unit(&self, from: &Names<'_>, start: usize) -> Option<Arc<Scoped>> {
         let key = (from.address(), start);
         if let Some(known) = self.units.borrow().get(&key) {
@@ -206,6 +234,7 @@ impl Scopes {
 }
 
 /// Where names come from.
+#[derive(Clone, Copy)]
 struct Names<'a> {
     account: &'a Account,
     dwarf: &'a Dwarf,
@@ -218,11 +247,14 @@ impl Names<'_> {
         std::ptr::from_ref(self.dwarf).addr()
     }
 
-    /// A unit with its scopes.
     fn read(&self, start: usize) -> Option<Scoped> {
         let header = self.dwarf.debug_info.header_from_offset(gimli::DebugInfoOffset(start)).ok()?;
-        let unit = self.dwarf.unit(header).ok()?;
-        let unit_ref = gimli::UnitRef::new(self.dwarf, &unit);
+        Some(Scoped { unit: self.dwarf.unit(header).ok()?, scopes: OnceCell::new() })
+    }
+
+    /// The scopes of a unit; `None` if it is not of C++, or damaged.
+    fn scopes(&self, unit: &gimli::Unit<Reader>) -> Option<ScopesOf> {
+        let unit_ref = gimli::UnitRef::new(self.dwarf, unit);
         let mut entries = unit_ref.entries_raw(None).ok()?;
         let mut scopes: Vec<Scope> = Vec::new();
         // The scopes that have not ended, each with the depth of its entry.
@@ -259,7 +291,7 @@ impl Names<'_> {
                 scopes.push(Scope { start: at, end: usize::MAX, parent });
             }
         }
-        Some(Scoped { unit, scopes })
+        Some(ScopesOf(scopes))
     }
 }
 

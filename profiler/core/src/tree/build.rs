@@ -89,7 +89,7 @@ impl Names {
         let mut function_of: HashMap<(&str, &str), usize> = HashMap::new();
         let mut location_of: HashMap<(&str, Option<u32>), usize> = HashMap::new();
         let mut frames = Vec::with_capacity(profile.frames.len());
-        for Frame { function, file, line, image, inlined } in &profile.frames {
+        for Frame { function, file, line, image, inlined, .. } in &profile.frames {
             let function = *function_of.entry((function, image)).or_insert_with(|| {
                 let image = if image.is_empty() { String::new() } else { printable(image) };
                 functions.push(Function { name: printable(function), image, kind: Kind::Function });
@@ -106,17 +106,7 @@ impl Names {
         }
         let mut names = Names { functions, entries: HashMap::new(), locations, frames };
         // Made in one order, whatever the samples are, so that a profile has one tree.
-        let broken = [
-            Broken::CopyEnded,
-            Broken::TooDeep,
-            Broken::NoUnwindInfo,
-            Broken::BadAddress,
-            Broken::NotLongMode,
-            Broken::NoFrames,
-            Broken::Missing,
-        ];
-        let states = State::ALL.into_iter().filter(|state| *state != State::Running).map(Kind::In);
-        for kind in broken.map(Kind::Broken).into_iter().chain(states) {
+        for kind in Kind::parents() {
             names.functions.push(Function { name: kind.label(), image: String::new(), kind });
             names.entries.insert(kind, names.functions.len() - 1);
         }

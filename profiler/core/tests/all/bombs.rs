@@ -31,7 +31,7 @@ fn read(bytes: &[u8], limits: Limits) -> Symbols {
 
 /// What the symbol table has is still there.
 fn expect_outer(symbols: &Symbols, address: u64) {
-    let outer = Location { function: "outer".to_owned(), file: None, line: None };
+    let outer = Location::of_name("outer");
     assert_eq!(symbols.locate(address), [outer]);
 }
 
@@ -130,7 +130,12 @@ fn an_expression_that_jumps_for_ever_ends_its_stack() {
 fn numbers_of_go_that_never_reach_an_address_end() {
     let bytes = go::program(Version::Go20, false, Fault { numbers: true, ..Fault::default() });
     let symbols = read(&bytes, Limits { work: 3_000_000, ..SMALL });
-    let main = Location { function: "main.main".to_owned(), file: Some("/src/main.go".to_owned()), line: None };
+    let main = Location {
+        function: "main.main".to_owned(),
+        file: Some("/src/main.go".to_owned()),
+        line: None,
+        start_line: Some(5),
+    };
     assert_eq!((symbols.locate(TEXT), symbols.left_out()), (vec![main], None));
     (0..4).for_each(|_| drop(symbols.locate(TEXT)));
     assert_eq!(symbols.left_out(), Some(Over::Work));

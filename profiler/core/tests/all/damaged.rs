@@ -22,7 +22,7 @@ fn origin() -> Origin {
 }
 
 fn location(function: &str) -> Location {
-    Location { function: function.to_owned(), file: Some("a.rs".to_owned()), line: Some(3) }
+    Location { function: function.to_owned(), file: Some("a.rs".to_owned()), line: Some(3), ..Location::default() }
 }
 
 fn start() -> Writer<Vec<u8>> {

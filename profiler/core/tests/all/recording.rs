@@ -30,7 +30,8 @@ fn origin() -> Origin {
 }
 
 fn location(function: &str, line: u32) -> Location {
-    Location { function: function.to_owned(), file: Some("src/a.rs".to_owned()), line: Some(line) }
+    let file = Some("src/a.rs".to_owned());
+    Location { function: function.to_owned(), file, line: Some(line), start_line: Some(2) }
 }
 
 /// Two tracks, three frames of which one stands for two functions, three samples out of order.
@@ -107,6 +108,8 @@ fn everything_comes_back() {
     assert_eq!(profile.stacks[profile.samples[2].stack as usize].end, StackEnd::BadAddress);
     let inlined: Vec<_> = profile.frames.iter().map(|frame| (frame.function.as_str(), frame.inlined)).collect();
     assert_eq!(inlined, [("main", false), ("send", false), ("copy", true), ("0xdead", false)]);
+    let starts: Vec<_> = profile.frames.iter().map(|frame| frame.start_line).collect();
+    assert_eq!(starts, [Some(2), Some(2), Some(2), None]);
     assert_eq!(profile.frames[2].line, Some(9));
     assert_eq!(profile.frames[0].image, "queue");
 }
@@ -272,7 +275,12 @@ fn names_of_a_killed_recorder_come_from_the_file_while_it_is_the_same() {
 fn the_longest_names_fit_into_packets() {
     let mut writer = Writer::start(Vec::new(), CLOCKS, &origin()).unwrap();
     let image = ImageId { path: "/images/queue".to_owned(), build_id: Vec::new() };
-    let long = Location { function: "n".repeat(300 << 10), file: Some("f".repeat(300 << 10)), line: Some(1) };
+    let long = Location {
+        function: "n".repeat(300 << 10),
+        file: Some("f".repeat(300 << 10)),
+        line: Some(1),
+        ..Location::default()
+    };
     let lines = vec![long; 33];
     let names: Vec<_> = (0..70).map(|address| (address, lines.clone())).collect();
     writer.symbols(&image, 5_000, &names).unwrap();

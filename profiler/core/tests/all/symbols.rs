@@ -28,9 +28,9 @@ fn inlined_calls_with_their_lines() {
     let symbols = Symbols::parse(&bytes).unwrap();
     assert!(symbols.has_lines && symbols.build_id.as_ref().is_some_and(|id| id.len() == 20));
     let deepest = symbol(&bytes, "outer").map(|address| symbols.locate(address)).max_by_key(Vec::len).unwrap();
-    let line = |location: &Location| (location.function.clone(), location.line.unwrap());
-    let named: Vec<_> = deepest.iter().rev().take(3).map(line).collect();
-    assert_eq!(named, [("outer".to_owned(), 12), ("middle".to_owned(), 9), ("inner".to_owned(), 5)]);
+    let lines = |location: &Location| (location.function.clone(), location.start_line.unwrap(), location.line.unwrap());
+    let named: Vec<_> = deepest.iter().rev().take(3).map(lines).collect();
+    assert_eq!(named, [("outer".to_owned(), 11, 12), ("middle".to_owned(), 8, 9), ("inner".to_owned(), 4, 5)]);
     assert!(deepest[0].file.as_ref().unwrap().ends_with("inlined.c"));
     assert_eq!(symbols.locate(0), []);
     assert_eq!(symbols.locate(u64::MAX), []);
@@ -407,7 +407,7 @@ fn the_symbol_table_serves_without_debug_information() {
     assert!(!symbols.has_lines);
     let range = symbol(&bytes, "outer");
     for address in [range.start, range.end - 1] {
-        assert_eq!(symbols.locate(address), [Location { function: "outer".to_owned(), file: None, line: None }]);
+        assert_eq!(symbols.locate(address), [Location::of_name("outer")]);
     }
 }
 

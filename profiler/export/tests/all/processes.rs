@@ -28,7 +28,7 @@ fn recording() -> Recording {
     let profile = Profile {
         guests: vec![guest(0, 100, "sh"), guest(1, 101, "cc1")],
         tracks: vec![track(0, 100, "sh"), track(1, 101, "cc1"), track(1, 105, "worker")],
-        frames: vec![frame("main", "sh"), frame("work", "libc.so.6")],
+        frames: vec![Frame { start_line: Some(10), ..frame("main", "sh") }, frame("work", "libc.so.6")],
         stacks: vec![Stack { frames: vec![0, 1], ..Stack::default() }],
         samples: (0..3).map(|track| Sample { time_ns: 10 * u64::from(track), track, ..Sample::default() }).collect(),
         ..Profile::default()
@@ -52,6 +52,22 @@ fn export(format: Format) -> Vec<u8> {
 fn folded_stacks_have_the_process_as_their_root() {
     let text = String::from_utf8(export(Format::Folded)).unwrap();
     assert_eq!(text, "cc1 101;main;work 2\nsh 100;main;work 1\n");
+}
+
+#[test]
+fn an_image_has_the_process_under_its_functions() {
+    let text = String::from_utf8(export(Format::Svg)).unwrap();
+    let titles: Vec<&str> = text.split("<title>").skip(1).map(|rest| rest.split("</title>").next().unwrap()).collect();
+    let expected = [
+        "all\n3 samples (100.0 %), 0 of its own",
+        "cc1 101\n2 samples (66.7 %), 0 of its own",
+        "sh 100\n1 samples (33.3 %), 0 of its own",
+        "main\nsh\n2 samples (66.7 %), 0 of its own",
+        "main\nsh\n1 samples (33.3 %), 0 of its own",
+        "work\nlibc.so.6\n2 samples (66.7 %), 2 of its own",
+        "work\nlibc.so.6\n1 samples (33.3 %), 1 of its own",
+    ];
+    assert_eq!(titles, expected);
 }
 
 #[test]
@@ -107,5 +123,6 @@ fn pprof_has_the_program_first_and_labels() {
     let first =
         mappings.lines().find(|line| line.trim_start().starts_with("2:") || line.trim_start().starts_with("1:"));
     assert!(first.unwrap().contains("/bin/sh"), "{raw}");
+    assert!(raw.contains("main:10") || raw.contains("s=10"), "{raw}");
     assert!(raw.contains("pid:[101]") && raw.contains("tid:[105]") && raw.contains("process:[cc1]"), "{raw}");
 }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 fn frame(function: &str, line: u32) -> Frame {
     let file = Some(format!("{function}.rs"));
-    Frame { function: function.into(), file, line: Some(line), image: "app".into(), inlined: false }
+    Frame { function: function.into(), file, line: Some(line), image: "app".into(), ..Frame::default() }
 }
 
 /// A profile of one track from frames, stacks, and counts of samples by stack and state.
@@ -244,14 +244,8 @@ fn small_nodes_are_merged_and_counted() {
 
 /// Profiles whose indices may point anywhere.
 fn any_profile() -> impl Strategy<Value = Profile> {
-    let end = prop_oneof![
-        4 => Just(StackEnd::Complete),
-        1 => Just(StackEnd::CopyEnded),
-        1 => Just(StackEnd::TooDeep),
-        1 => Just(StackEnd::NoUnwindInfo),
-        1 => Just(StackEnd::BadAddress),
-    ];
-    let state = prop_oneof![6 => Just(State::Running), 1 => Just(State::Spinning), 2 => Just(State::Idle)];
+    let end = prop_oneof![4 => Just(StackEnd::Complete), 5 => proptest::sample::select(&StackEnd::ALL[..])];
+    let state = prop_oneof![6 => Just(State::Running), 3 => proptest::sample::select(&State::ALL[..])];
     let frame = ("[abc]{1,2}|\\PC{0,8}", proptest::option::of(0..5_u32), "[xy]?", any::<bool>()).prop_map(
         |(function, line, image, inlined)| Frame {
             file: line.map(|line| format!("{line}.rs")),
@@ -259,6 +253,7 @@ fn any_profile() -> impl Strategy<Value = Profile> {
             line,
             image,
             inlined,
+            ..Frame::default()
         },
     );
     let stack = (proptest::collection::vec(0..13_u32, 0..12), end).prop_map(|(frames, end)| Stack { frames, end });
@@ -310,7 +305,7 @@ proptest! {
         let samples = profile.samples.len() as u64;
         let tree = Tree::build(&profile);
         check_sums(&tree, samples)?;
-        let states = [State::Running, State::Spinning, State::Idle];
+        let states = State::ALL;
         for total in tree.function_totals(&states) {
             prop_assert!(total.total_samples >= total.self_samples);
             prop_assert!(total.total_samples <= samples);

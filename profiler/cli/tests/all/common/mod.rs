@@ -68,6 +68,7 @@ pub fn recording() -> Vec<u8> {
         function: function.to_owned(),
         file: Some("src/main.rs".to_owned()),
         line: Some(line),
+        ..Location::default()
     };
     let names = [(0x1010, vec![location("main", 3)]), (0x1020, vec![location("work", 9)])];
     writer.symbols(&image, 1_000, &names).unwrap();

@@ -34,7 +34,12 @@ pub const FUNCTIONS: [&str; 14] = [
 ];
 
 fn location(function: &str, line: u32) -> Location {
-    Location { function: function.to_owned(), file: Some("src/dir/file.rs".to_owned()), line: Some(line) }
+    Location {
+        function: function.to_owned(),
+        file: Some("src/dir/file.rs".to_owned()),
+        line: Some(line),
+        ..Location::default()
+    }
 }
 
 /// Numbers that are the same in every run (xorshift, Marsaglia 2003).

@@ -46,6 +46,7 @@ pub fn small() -> Profile {
         line: Some(7),
         image: "app".into(),
         inlined: name == "work",
+        ..Frame::default()
     };
     let stack = |frames: &[u32]| Stack { frames: frames.to_vec(), end: StackEnd::Complete };
     let mut profile = Profile {
@@ -410,6 +411,7 @@ fn frame(profile: &mut Profile, function: &str, depth: usize, dice: &mut Dice) -
         line: (!assembly).then(|| 20 + dice.below(6) as u32 * 17 + depth as u32),
         image: if assembly && function != "_start" { "libc.so.6" } else { "upload-queue" }.to_string(),
         inlined: depth > 5 && dice.below(3) == 0,
+        ..Frame::default()
     };
     if let Some(index) = profile.frames.iter().position(|known| *known == frame) {
         return index as u32;
