@@ -3,9 +3,9 @@
 //! in the tree of entries (DWARF 5, 2.3, 3.3.8.1 and 7.5.2), which is at hand from the root down only: so the scopes of a unit are found
 //! once, when the first name of it is needed.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use gimli::Reader as _;
 
@@ -52,7 +52,7 @@ impl ScopesOf {
 /// A unit, and its scopes once they were needed; `None` if it is not of C++, or damaged.
 struct Scoped {
     unit: gimli::Unit<Reader>,
-    scopes: OnceCell<Option<ScopesOf>>,
+    scopes: OnceLock<Option<ScopesOf>>,
 }
 
 /// A unit that was read; `None` if it is damaged.
@@ -249,7 +249,7 @@ impl Names<'_> {
 
     fn read(&self, start: usize) -> Option<Scoped> {
         let header = self.dwarf.debug_info.header_from_offset(gimli::DebugInfoOffset(start)).ok()?;
-        Some(Scoped { unit: self.dwarf.unit(header).ok()?, scopes: OnceCell::new() })
+        Some(Scoped { unit: self.dwarf.unit(header).ok()?, scopes: OnceLock::new() })
     }
 
     /// The scopes of a unit; `None` if it is not of C++, or damaged.
