@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(240);
 const CPP: &str = include_str!("programs/mix.cpp");
 pub(super) const GO: &str = include_str!("programs/mix.go");
 const JAVASCRIPT: &str = include_str!("programs/mix.js");
-pub(super) const RUST: &str = include_str!("programs/mix.rs");
+const RUST: &str = include_str!("programs/mix.rs");
 /// Generates functions and names them in a perf map, as runtimes do that are not installed.
 const GENERATES: &str = include_str!("../../../profiler/guests/tests/programs/jit.c");
 

@@ -1,52 +1,99 @@
 //! Names of functions beside those that compilers write into debug information: for each function, its scopes there are its
 //! namespaces and classes, which our parse of its demangled name must find, too.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
-use anyhow::{Context, Result};
-use gimli::Reader as _;
+use anyhow::{Result, ensure};
 use glass_profiler_core::names;
-use glass_profiler_core::symbols::demangle;
+use glass_profiler_core::symbols::{Symbols, demangle};
 use glass_tests::folder::Folder;
-use object::{Object, ObjectSection};
 
-use super::cases::{RUST, tool};
+use super::cases::tool;
+use super::described::{self, Described};
 use crate::figure::Figure;
 use crate::outcome::Outcome;
 use crate::run::Run;
 
 const CPP: &str = include_str!("programs/names.cpp");
 const BOOST: &str = include_str!("programs/names_boost.cpp");
-/// Names that may differ, in percent of each language's.
+const LLVM: &str = include_str!("programs/names_llvm.cpp");
+const RUST: &str = include_str!("programs/names.rs");
+const GO: &str = include_str!("programs/names.go");
+/// Names that may differ, in percent of each corpus.
 const DIFFERENT_PERCENT: f64 = 0.5;
-/// Differences that are printed of each language.
+/// Differences that are printed of each corpus.
 const SHOWN: usize = 5;
 
-type Reader = gimli::EndianArcSlice<gimli::LittleEndian>;
+const CPP_FLAGS: [&str; 5] = ["-std=c++20", "-g", "-O0", "-w", "-xc++"];
+const RUST_FLAGS: [&str; 3] = ["--edition", "2024", "-g"];
+/// The default of stable Rust 1.95 is its first way to mangle, and `-C symbol-mangling-version` takes nothing but `v0` there. Its library
+/// is compiled with `v0` in both cases.
+const RUST_V0_FLAGS: [&str; 5] = ["--edition", "2024", "-g", "-C", "symbol-mangling-version=v0"];
+
+/// A program with many names.
+struct Corpus {
+    name: &'static str,
+    compiler: &'static str,
+    flags: &'static [&'static str],
+    /// A program that prints more flags.
+    config: &'static [&'static str],
+    source: &'static str,
+    language: Language,
+}
+
+#[derive(Clone, Copy)]
+enum Language {
+    Cpp,
+    /// With what its linker's names start: the library may have others.
+    Rust(&'static str),
+    Go,
+}
+
+const CORPORA: [Corpus; 6] = [
+    Corpus { name: "libstdcxx", compiler: "g++", flags: &CPP_FLAGS, config: &[], source: CPP, language: Language::Cpp },
+    Corpus { name: "boost", compiler: "g++", flags: &CPP_FLAGS, config: &[], source: BOOST, language: Language::Cpp },
+    Corpus {
+        name: "llvm",
+        compiler: "g++",
+        flags: &CPP_FLAGS,
+        config: &["llvm-config", "--cppflags", "--ldflags", "--libs", "core"],
+        source: LLVM,
+        language: Language::Cpp,
+    },
+    Corpus {
+        name: "rust_v0",
+        compiler: "rustc",
+        flags: &RUST_V0_FLAGS,
+        config: &[],
+        source: RUST,
+        language: Language::Rust("_R"),
+    },
+    Corpus {
+        name: "rust_legacy",
+        compiler: "rustc",
+        flags: &RUST_FLAGS,
+        config: &[],
+        source: RUST,
+        language: Language::Rust("_ZN"),
+    },
+    Corpus { name: "go", compiler: "go", flags: &["build"], config: &[], source: GO, language: Language::Go },
+];
 
 /// Compares the names of programs in several languages.
 pub(super) fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
-    let folder = Folder::new("perf-names")?;
-    let (program, source) = (folder.file("program"), folder.file("source"));
-    let cpp: [&str; 4] = ["-std=c++20", "-g", "-O0", "-xc++"];
-    // The older form of names takes a nightly compiler. Go has no other names in debug information than in its symbols.
-    let v0 = ["--edition", "2024", "-g", "-C", "symbol-mangling-version=v0"];
-    let cases: [(&str, &str, &[&str], &str); 3] =
-        [("libstdcxx", "g++", &cpp, CPP), ("boost", "g++", &cpp, BOOST), ("rust_v0", "rustc", &v0, RUST)];
-    for (name, compiler, flags, text) in run.size(&cases[..], &cases[..1]) {
-        fs::write(&source, text)?;
-        let mut arguments: Vec<&dyn AsRef<std::ffi::OsStr>> =
-            flags.iter().map(|flag| flag as &dyn AsRef<std::ffi::OsStr>).collect();
-        arguments.extend([&"-o" as &dyn AsRef<std::ffi::OsStr>, &program, &source]);
-        match tool(compiler, &arguments, folder.path()) {
-            Ok(Some(())) => compare(outcome, name, &program)?,
-            Ok(None) => outcome.note(format!("names.{name}: skipped, there is no {compiler}")),
-            // Boost's headers are not everywhere.
-            Err(error) if *name == "boost" => {
-                outcome
-                    .note(format!("names.{name}: skipped, {}", error.to_string().lines().next().unwrap_or_default()));
+    for corpus in run.size(&CORPORA[..], &CORPORA[..1]) {
+        let folder = Folder::new("perf-names")?;
+        match corpus.names(&folder) {
+            Ok(Some(names)) => compare(outcome, corpus.name, &names),
+            Ok(None) => outcome.note(format!("names.{}: skipped, there is no {}", corpus.name, corpus.compiler)),
+            // These headers are not everywhere.
+            Err(error) if ["boost", "llvm"].contains(&corpus.name) => {
+                let reason = error.to_string();
+                outcome.note(format!("names.{}: skipped, {}", corpus.name, reason.lines().next().unwrap_or_default()));
             }
             Err(error) => return Err(error),
         }
@@ -54,153 +101,239 @@ pub(super) fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
     Ok(())
 }
 
-fn compare(outcome: &mut Outcome, name: &str, program: &Path) -> Result<()> {
-    let names = functions(&fs::read(program)?)?;
-    let mut different = Vec::new();
-    for (linkage, expected) in &names {
-        let plain = demangle(linkage);
-        let ours = path_of(&plain);
-        let [crate_name, short] = [names::crate_of(&plain).unwrap_or_default().to_owned(), names::short(&plain)];
-        // Of a method of a trait only its own name is comparable.
-        let last = |path: &str| path.rsplit("::").next().unwrap_or_default().to_owned();
-        let is_own = !ours.contains("::") || !expected.contains("::");
-        let is_same = ours == *expected || is_own && last(expected) == last(&ours);
-        if !is_same {
-            different
-                .push(format!("{plain}: {ours}, by debug information {expected} (short {short}, of {crate_name})"));
+/// A function: its name as the profiler has it, its scopes and name by that, and by debug information.
+struct Named {
+    plain: String,
+    ours: String,
+    expected: String,
+    is_same: bool,
+}
+
+impl Corpus {
+    /// Compiles it, and names its functions in both ways. `None` if there is no compiler.
+    fn names(&self, folder: &Folder) -> Result<Option<Vec<Named>>> {
+        let ending = match self.language {
+            Language::Cpp => "cpp",
+            Language::Rust(_) => "rs",
+            Language::Go => "go",
+        };
+        let (program, source) = (folder.file("program"), folder.file("names").with_extension(ending));
+        fs::write(&source, self.source)?;
+        let more =
+            self.config.split_first().map_or(Ok(String::new()), |(program, arguments)| printed(program, arguments))?;
+        let mut arguments: Vec<&dyn AsRef<OsStr>> = self.flags.iter().map(|flag| flag as &dyn AsRef<OsStr>).collect();
+        arguments.extend([&"-o" as &dyn AsRef<OsStr>, &program, &source]);
+        let more: Vec<&str> = more.split_whitespace().collect();
+        arguments.extend(more.iter().map(|flag| flag as &dyn AsRef<OsStr>));
+        if tool(self.compiler, &arguments, folder.path())?.is_none() {
+            return Ok(None);
         }
+        let described = described::functions(&fs::read(&program)?)?;
+        let names = match self.language {
+            Language::Cpp => by_linkage(&described, "_Z", cpp),
+            Language::Rust(start) => by_linkage(&described, start, rust),
+            Language::Go => go(&described, &program, folder)?,
+        };
+        Ok(Some(names))
     }
+}
+
+fn printed(program: &str, arguments: &[&str]) -> Result<String> {
+    let Ok(output) = Command::new(program).args(arguments).output() else { anyhow::bail!("there is no {program}") };
+    ensure!(output.status.success(), "{program} failed");
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn compare(outcome: &mut Outcome, name: &str, names: &[Named]) {
+    let different: Vec<&Named> = names.iter().filter(|named| !named.is_same).collect();
     let percent = 100.0 * different.len() as f64 / names.len().max(1) as f64;
     outcome.add(Figure::of(&format!("perf.names.{name}.functions"), "functions", &[names.len() as f64]));
     outcome.add(Figure::of(&format!("perf.names.{name}.different_percent"), "%", &[percent]));
-    let holds = if percent <= DIFFERENT_PERCENT { "holds" } else { "DOES NOT HOLD" };
+    let holds = if percent <= DIFFERENT_PERCENT && !names.is_empty() { "holds" } else { "DOES NOT HOLD" };
     outcome.note(format!("names.{name}: {holds}; {} of {} differ", different.len(), names.len()));
-    different
-        .iter()
-        .take(SHOWN)
-        .for_each(|line| outcome.note(format!("  {}", line.chars().take(300).collect::<String>())));
-    Ok(())
+    for Named { plain, ours, expected, .. } in different.into_iter().take(SHOWN) {
+        let (crate_name, short) = (names::crate_of(plain).unwrap_or_default(), names::short(plain));
+        let line = format!("  {plain}: {ours} (short {short}, of {crate_name}), by debug information {expected}");
+        outcome.note(line.chars().take(400).collect::<String>());
+    }
 }
 
-/// A demangled name without parameters and arguments of templates: scopes and name. Of a method of a trait for a type only
-/// the method's name can be compared: debug information has it in a block without the type's name.
+/// Compares the linker's names that start in a way, each once.
+fn by_linkage(described: &[Described], start: &str, compare: fn(&str, &str) -> Named) -> Vec<Named> {
+    let of_linkage = |described: &Described| Some((described.linkage.clone()?, described.path.clone()));
+    let names: BTreeMap<String, String> = described.iter().filter_map(of_linkage).collect();
+    names.iter().filter(|(linkage, _)| linkage.starts_with(start)).map(|(name, path)| compare(name, path)).collect()
+}
+
+/// Of C++ the scopes and the name are the same, the shortened name is the end of both, and the group is their start.
+fn cpp(linkage: &str, expected: &str) -> Named {
+    let plain = demangle(linkage);
+    let ours = path_of(&plain);
+    let is_same = ours == expected && has_ends(&plain, expected) || is_inherited(linkage, &ours, expected);
+    Named { plain, ours, expected: expected.to_owned(), is_same }
+}
+
+/// A constructor that a class inherits has the name of the base class by the linker, which has that class behind `CI` (Itanium C++ ABI,
+/// 5.1.4.3), and the name of the class by debug information. The scopes are the same.
+fn is_inherited(linkage: &str, ours: &str, expected: &str) -> bool {
+    let (Some((scopes, base)), Some((expected, name))) = (ours.rsplit_once("::"), expected.rsplit_once("::")) else {
+        return false;
+    };
+    let is_constructor = expected == name || expected.ends_with(&format!("::{name}"));
+    let has_base = ["CI1", "CI2"].iter().any(|mark| linkage.contains(mark));
+    scopes == expected && is_constructor && has_base && linkage.contains(&format!("{}{base}", base.len()))
+}
+
+/// Of Rust debug information has a method in a block (`{impl}`) without the type's name, and a method of a trait as the trait's: what
+/// follows is comparable.
+fn rust(linkage: &str, expected: &str) -> Named {
+    let plain = demangle(linkage);
+    // What the compiler calls by a name of its own is in no crate.
+    let inner = plain.strip_prefix("__rustc::");
+    let path = path_of(inner.unwrap_or(&plain));
+    // A shim that calls a function from a table has the function's name in debug information.
+    let shims = ["::{shim:", "{{vtable.shim}}", "{{reify.shim}}"];
+    let ours = shims.iter().fold(&*path, |path, shim| path.split(shim).next().unwrap_or_default()).to_owned();
+    let last = |path: &str| path.rsplit("::").next().unwrap_or_default().to_owned();
+    let is_same = match expected.rsplit_once("{impl}") {
+        Some((_, method)) => ours.ends_with(method),
+        None if inner.is_some() || plain.starts_with('<') => last(&ours) == last(expected),
+        None => ours == expected && (ours != path || has_ends(&plain, expected)),
+    };
+    Named { plain, ours, expected: expected.to_owned(), is_same }
+}
+
+/// Whether what reports show of a name is its end and its start: the shortened name, and the group.
+fn has_ends(plain: &str, expected: &str) -> bool {
+    let short = parts(&names::segments(&names::short(plain)));
+    let is_end = expected == short || short.contains("::") && expected.ends_with(&format!("::{short}"));
+    let group = expected.split_once("::").map(|(first, _)| first).filter(|first| !first.starts_with('('));
+    is_end && (names::crate_of(plain) == group)
+}
+
+/// The functions of Go: the names that a program without symbols and debug information still has, by our reader of its own tables, beside
+/// those in debug information, with the receiver by the first parameter. The unit is not compared with the package: an instance of a
+/// generic function is in the unit that needs it, and `go:linkname` gives a function a name in another package.
+fn go(described: &[Described], program: &Path, folder: &Folder) -> Result<Vec<Named>> {
+    let stripped = folder.file("stripped");
+    let is_stripped = tool("objcopy", &[&"--strip-all", &program, &stripped], folder.path())?;
+    ensure!(is_stripped.is_some(), "there is no objcopy");
+    let symbols = Symbols::parse(&fs::read(stripped)?)?;
+    let named = |function: &Described| {
+        let plain = symbols.locate(function.address).pop().unwrap_or_default().function;
+        let ours = without_arguments(&plain);
+        let expected = go_path(function);
+        let is_same = ours == expected;
+        Named { plain, ours, expected, is_same }
+    };
+    Ok(described.iter().map(named).collect())
+}
+
+/// `package.(*Type).method` of a function. The parameters of a closure in a method (`method.func1`) are its own.
+fn go_path(function: &Described) -> String {
+    let name = without_arguments(&function.path);
+    let kind = function.parameter.as_deref().and_then(|kind| kind.strip_suffix('*')).map(without_arguments);
+    let split = name.split_once(".(*").and_then(|(package, own)| Some((package, own.split_once(").")?.1)));
+    match (split, kind) {
+        (Some((_, method)), Some(kind)) if !method.contains('.') && kind.contains('.') => {
+            let (package, receiver) = kind.rsplit_once('.').unwrap_or_default();
+            format!("{package}.(*{receiver}).{method}")
+        }
+        _ => name,
+    }
+}
+
+/// Without what is in square brackets: arguments of generic functions are `[...]` in the program's own tables.
+fn without_arguments(name: &str) -> String {
+    let mut depth = 0_usize;
+    let mut bare = String::new();
+    for c in name.chars() {
+        match c {
+            '[' => depth += 1,
+            ']' => depth = depth.saturating_sub(1),
+            _ if depth == 0 => bare.push(c),
+            _ => {}
+        }
+    }
+    bare
+}
+
+/// A demangled name without parameters and arguments of templates: scopes and name.
 fn path_of(plain: &str) -> String {
     let bare = names::without_parameters(&names::without_generics(&names::without_trait(plain)));
-    let is_of_trait = plain.starts_with('<') && plain.contains(" as ") || bare.contains("{impl");
-    // `f::<u64>` has an empty part for its argument.
-    let parts: Vec<&str> = bare.split("::").filter(|part| !part.is_empty()).collect();
-    let bare = lambdas(&parts.join("::"));
-    if is_of_trait { bare.rsplit("::").next().unwrap_or_default().to_owned() } else { bare }
+    parts(&names::segments(&bare))
+}
+
+fn parts(segments: &[&str]) -> String {
+    // GCC marks what returns a text of the new kind.
+    segments.iter().map(|segment| part(&segment.replace("[abi:cxx11]", ""))).collect::<Vec<_>>().join("::")
 }
 
 /// Compilers number lambdas and closures each in their own way.
-fn lambdas(path: &str) -> String {
-    let part = |part: &str| match part {
-        part if part.starts_with("{lambda") || part.starts_with("<lambda") => "{lambda}".to_owned(),
-        part if part.starts_with("{closure") || part.starts_with("{{closure") => "{closure}".to_owned(),
-        part => part.to_owned(),
-    };
-    // GCC marks what returns a text of the new kind.
-    path.replace("[abi:cxx11]", "").split("::").map(part).collect::<Vec<_>>().join("::")
+pub(super) fn part(part: &str) -> String {
+    match part {
+        part if part.starts_with("{lambda") || part.starts_with("<lambda") => "{lambda}",
+        part if part.starts_with("{closure") || part.starts_with("{{closure") => "{closure}",
+        // The body of an asynchronous function is a closure by the linker.
+        part if part.starts_with("{async_") => "{closure}",
+        part if part.starts_with("{constant") || part.starts_with("{{constant") || part.starts_with("{K#") => {
+            "{constant}"
+        }
+        part if part.starts_with("{unnamed") => "{unnamed}",
+        part if part.starts_with("{impl") => "{impl}",
+        part => part,
+    }
+    .to_owned()
 }
 
-/// What debug information has of an entry.
-#[derive(Default)]
-struct Entry {
-    parent: Option<usize>,
-    origin: Option<usize>,
-    name: Option<String>,
-    linkage: Option<String>,
-    has_code: bool,
-    is_scope: bool,
-    is_function: bool,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The functions with code of a program: linker's name, and scopes and name by debug information.
-fn functions(bytes: &[u8]) -> Result<BTreeMap<String, String>> {
-    let file = object::File::parse(bytes)?;
-    let load = |id: gimli::SectionId| -> Result<Reader, gimli::Error> {
-        let data = file.section_by_name(id.name()).and_then(|section| section.uncompressed_data().ok());
-        Ok(Reader::new(data.unwrap_or_default().into_owned().into(), gimli::LittleEndian))
-    };
-    let dwarf = gimli::Dwarf::load(load)?;
-    let mut found = BTreeMap::new();
-    let mut units = dwarf.units();
-    while let Some(header) = units.next()? {
-        let unit = dwarf.unit(header)?;
-        let mut entries: HashMap<usize, Entry> = HashMap::new();
-        let mut open: Vec<(isize, usize)> = Vec::new();
-        let mut cursor = unit.entries();
-        while let Some(entry) = cursor.next_dfs()? {
-            let (offset, depth) = (entry.offset().0, entry.depth());
-            while open.last().is_some_and(|(of, _)| *of >= depth) {
-                open.pop();
-            }
-            let text = |attribute| -> Option<String> {
-                let value = entry.attr_value(attribute)?;
-                Some(dwarf.attr_string(&unit, value).ok()?.to_string_lossy().ok()?.into_owned())
-            };
-            let reference = |attribute| match entry.attr_value(attribute)? {
-                gimli::AttributeValue::UnitRef(offset) => Some(offset.0),
-                _ => None,
-            };
-            let tag = entry.tag();
-            let is_function = tag == gimli::DW_TAG_subprogram;
-            entries.insert(
-                offset,
-                Entry {
-                    parent: open.last().map(|(_, offset)| *offset),
-                    origin: reference(gimli::DW_AT_specification).or_else(|| reference(gimli::DW_AT_abstract_origin)),
-                    name: text(gimli::DW_AT_name),
-                    linkage: text(gimli::DW_AT_linkage_name),
-                    has_code: entry.attr_value(gimli::DW_AT_low_pc).is_some(),
-                    is_scope: is_function
-                        || [
-                            gimli::DW_TAG_namespace,
-                            gimli::DW_TAG_class_type,
-                            gimli::DW_TAG_structure_type,
-                            gimli::DW_TAG_union_type,
-                            gimli::DW_TAG_enumeration_type,
-                        ]
-                        .contains(&tag),
-                    is_function,
-                },
+    /// Each exception holds for what it is meant for, and not for a wrong name.
+    #[test]
+    fn wrong_names_differ() {
+        let inherited = "_ZN3app7DerivedCI24BaseEi";
+        for (linkage, expected, is_same) in [
+            ("_ZN3app5Table4loadEi", "app::Table::load", true),
+            ("_ZN3app5Table4loadEi", "Table::load", false),
+            ("_ZN3app5Table4loadEi", "app::Table::store", false),
+            ("_ZN3app5TablecvPKcEv", "app::Table::operator char const*", true),
+            ("_ZN3app5TablecvPKcEv", "app::Table::operator char*", false),
+            (inherited, "app::Derived::Derived", true),
+            (inherited, "app::Other::Other", false),
+            (inherited, "app::Derived::load", false),
+        ] {
+            assert_eq!(
+                cpp(linkage, expected).is_same,
+                is_same,
+                "{linkage}: {expected}, {}",
+                cpp(linkage, expected).ours
             );
-            open.push((depth, offset));
         }
-        for entry in entries.values().filter(|entry| entry.is_function && entry.has_code) {
-            let linkage = chain(&entries, entry).find_map(|entry| entry.linkage.clone());
-            if let Some(linkage) = linkage {
-                found.insert(linkage, scopes(&entries, entry).context("a function without a name")?);
-            }
+        for (linkage, expected, is_same) in [
+            ("_ZN3app5table4load17h0123456789abcdefE", "app::table::load", true),
+            ("_ZN3app5table4load17h0123456789abcdefE", "app::load", false),
+            ("_RNvCs1234_7___rustc10rust_panic", "std::panicking::rust_panic", true),
+            ("_RNvCs1234_7___rustc10rust_panic", "std::panicking::other", false),
+        ] {
+            assert_eq!(
+                rust(linkage, expected).is_same,
+                is_same,
+                "{linkage}: {expected}, {}",
+                rust(linkage, expected).ours
+            );
         }
     }
-    Ok(found)
-}
 
-/// An entry, and those that it refers to for what it does not have itself.
-fn chain<'a>(entries: &'a HashMap<usize, Entry>, entry: &'a Entry) -> impl Iterator<Item = &'a Entry> {
-    std::iter::successors(Some(entry), |entry| entries.get(&entry.origin?)).take(8)
-}
-
-fn scopes(entries: &HashMap<usize, Entry>, entry: &Entry) -> Option<String> {
-    let mut parts = Vec::new();
-    let mut next = Some(entry);
-    while let Some(entry) = next.filter(|_| parts.len() < 64) {
-        let declared = chain(entries, entry).last()?;
-        if entry.is_scope {
-            let name = chain(entries, entry).find_map(|entry| entry.name.clone());
-            parts.push(match name {
-                Some(name) if name.starts_with("operator") => names::without_generics(&name),
-                Some(name) if name.starts_with("<lambda") => name,
-                Some(name) if name.starts_with('{') => name.split_inclusive('}').next().unwrap_or_default().to_owned(),
-                Some(name) => name.split('<').next().unwrap_or_default().to_owned(),
-                None => "(anonymous namespace)".to_owned(),
-            });
-        }
-        next = declared.parent.and_then(|parent| entries.get(&parent));
+    #[test]
+    fn receivers_of_go_are_those_of_debug_information() {
+        let path = |path: &str, parameter: &str| {
+            let parameter = Some(parameter.to_owned());
+            go_path(&Described { address: 0, linkage: None, path: path.to_owned(), parameter })
+        };
+        assert_eq!(path("a/b.(*list[go.shape.int]).push", "a/b.list[go.shape.int]*"), "a/b.(*list).push");
+        assert_eq!(path("a/b.(*list).push", "a/b.tree*"), "a/b.(*tree).push");
+        assert_eq!(path("a/b.(*list).push.func1", "a/b.tree*"), "a/b.(*list).push.func1");
     }
-    parts.reverse();
-    let path = lambdas(&parts.join("::"));
-    Some(if path.contains("{impl") { lambdas(parts.last()?) } else { path })
 }

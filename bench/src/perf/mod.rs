@@ -5,6 +5,7 @@
 
 mod cases;
 mod corpus;
+mod described;
 mod names;
 mod shares;
 mod stacks;

@@ -50,19 +50,44 @@ pub fn group(function: &str, image: &str) -> String {
 pub fn crate_of(function: &str) -> Option<&str> {
     let function = &function[name_start(function)..];
     let Some(inside) = function.strip_prefix('<') else { return first_segment(function) };
-    let (first, second) = split_qualified(inside);
+    let (first, second) = split_qualified(inside, " as ");
     first_segment(first).or_else(|| second.and_then(first_segment))
 }
 
 /// Symbols of C++ operators that have an angle bracket, the longest first.
 const OPERATORS: [&str; 11] = ["<=>", "<<=", ">>=", "->*", "<<", ">>", "<=", ">=", "->", "<", ">"];
 
+/// What introduces the name of a C++ operator.
+const OPERATOR: &str = "operator";
+
+/// Whether a text ends with the keyword `operator`, and not with a longer word.
+fn is_keyword(text: &str) -> bool {
+    let before = text.strip_suffix(OPERATOR);
+    before.is_some_and(|before| !before.ends_with(|last: char| last.is_alphanumeric() || last == '_'))
+}
+
+/// Where `operator` stands in a name that ends with a C++ conversion, as `app::Map::operator app::Key const&() const`, and its end without
+/// parameters. What it converts to is a type with scopes, spaces and brackets of its own.
+fn conversion(name: &str) -> Option<(usize, usize)> {
+    let at = name.rfind("operator ").filter(|at| is_keyword(&name[..at + OPERATOR.len()]))?;
+    let kind = &name[at + OPERATOR.len() + 1..];
+    // `operator new`, `operator"" _km` and a lambda within a conversion are none.
+    let word = kind.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+    let is_other = kind.starts_with(['<', '"']) || ["new", "delete", "co_await"].contains(&word);
+    let depth = name[..at].chars().fold(0_i32, |depth, c| match c {
+        '<' | '(' | '[' | '{' => depth.saturating_add(1),
+        '>' | ')' | ']' | '}' => depth.saturating_sub(1),
+        _ => depth,
+    });
+    if is_other || depth != 0 || kind.contains("::{") {
+        return None;
+    }
+    Some((at, kind.rfind("()").map_or(name.len(), |end| at + OPERATOR.len() + 1 + end)))
+}
+
 /// The symbol with an angle bracket of a C++ operator whose name ends with `before`, at the start of `rest`.
 fn operator_at(before: &str, rest: &str) -> Option<&'static str> {
-    let is_operator = before
-        .strip_suffix("operator")
-        .is_some_and(|before| before.chars().next_back().is_none_or(|last| !last.is_alphanumeric() && last != '_'));
-    OPERATORS.into_iter().find(|symbol| is_operator && rest.starts_with(symbol))
+    OPERATORS.into_iter().find(|symbol| rest.starts_with(symbol) && is_keyword(before))
 }
 
 /// Where the name of a function starts: behind its result's type, if it is one of C++ that has parameters.
@@ -82,11 +107,16 @@ fn name_start(function: &str) -> usize {
             continue;
         }
         match c {
-            // An operator's name may have spaces: `operator bool`, `operator new[]`.
-            ' ' if depth == 0 && function[start..at].ends_with("operator") => {}
+            // An operator's name may have spaces: `operator bool`, `operator unsigned long`.
+            ' ' if depth == 0 && is_keyword(&function[start..at]) => return start,
             ' ' if depth == 0 => start = at + 1,
-            // Parameters: what follows them is no part of the name.
-            '(' if depth == 0 && !matches!(previous, ' ' | ':' | '.' | '&' | '*') => return start,
+            // Parameters: what follows them is no part of the name. `decltype(auto)` is a result's type.
+            '(' if depth == 0
+                && function[start..at] != *"decltype"
+                && !matches!(previous, ' ' | ':' | '.' | '&' | '*') =>
+            {
+                return start;
+            }
             '<' | '(' | '[' | '{' => depth += 1,
             '>' if previous == '-' => {}
             '>' | ')' | ']' | '}' => depth = depth.saturating_sub(1),
@@ -109,8 +139,8 @@ fn first_segment(path: &str) -> Option<&str> {
     (!name.is_empty() && rest.starts_with("::")).then_some(name)
 }
 
-/// Splits `A as B>::f` at the level of the opening bracket into `A` and `B`.
-fn split_qualified(inside: &str) -> (&str, Option<&str>) {
+/// Splits `A as B>::f` at the level of the opening bracket, and at a word, into `A` and `B`.
+fn split_qualified<'a>(inside: &'a str, word: &str) -> (&'a str, Option<&'a str>) {
     let mut depth = 0_usize;
     let mut previous = ' ';
     let mut split = None;
@@ -121,12 +151,12 @@ fn split_qualified(inside: &str) -> (&str, Option<&str>) {
             '>' if depth == 0 => {
                 let end = index;
                 return match split {
-                    Some(at) => (&inside[..at], Some(&inside[at + " as ".len()..end])),
+                    Some(at) => (&inside[..at], Some(&inside[at + word.len()..end])),
                     None => (&inside[..end], None),
                 };
             }
             '>' | ')' | ']' => depth = depth.saturating_sub(1),
-            ' ' if depth == 0 && split.is_none() && inside[index..].starts_with(" as ") => split = Some(index),
+            ' ' if depth == 0 && split.is_none() && inside[index..].starts_with(word) => split = Some(index),
             _ => {}
         }
         previous = c;
@@ -137,12 +167,19 @@ fn split_qualified(inside: &str) -> (&str, Option<&str>) {
 /// A name for a narrow box: the last two segments of the path, without generic arguments.
 pub fn short(function: &str) -> String {
     let bare = without_parameters(&without_generics(&without_trait(function)));
-    let mut parts: Vec<&str> = bare.split("::").filter(|part| !part.is_empty()).collect();
+    let mut parts = segments(&bare);
     // Closures say little by themselves: they do not count as a segment.
     let is_name = |part: &&str| !part.starts_with('{');
     let first = parts.iter().enumerate().rev().filter(|(_, part)| is_name(part)).nth(1).map_or(0, |(at, _)| at);
     parts.drain(..first);
     if parts.is_empty() { function.to_string() } else { parts.join("::") }
+}
+
+/// The segments of a path without generic arguments and parameters. `f::<u64>` has an empty one for its argument, which is left out; a
+/// C++ conversion is one.
+pub fn segments(bare: &str) -> Vec<&str> {
+    let (scopes, own) = bare.split_at(conversion(bare).map_or(bare.len(), |(at, _)| at));
+    scopes.split("::").chain([own]).filter(|part| !part.is_empty()).collect()
 }
 
 /// A C++ function carries its parameters, and one of a template its result's type: both are the first to go. What is in
@@ -151,6 +188,9 @@ pub fn short(function: &str) -> String {
 pub fn without_parameters(name: &str) -> String {
     if name.starts_with(['[', '{']) {
         return name.to_string();
+    }
+    if let Some((at, end)) = conversion(name) {
+        return format!("{}{}", without_parameters(&name[..at]), &name[at..end]);
     }
     let mut bare = String::with_capacity(name.len());
     // Where the last parameters were, in what is left.
@@ -204,15 +244,31 @@ fn is_operator(name: &str) -> bool {
     !symbol.is_empty() && symbol.chars().all(|c| c.is_ascii_punctuation() && !matches!(c, ':' | '_' | '(' | ')'))
 }
 
-/// `<a::Type<T> as b::Trait>::f` as `a::Type<T>::f`; other names as they are.
+/// How deep the type of a method may be in the method of another type; what is deeper stays as it is.
+const METHODS_MAX: usize = 8;
+
+/// `<a::Type<T> as b::Trait>::f`, and `c::<impl b::Trait for a::Type<T>>::f`, as `a::Type<T>::f`; other names as they are.
 pub fn without_trait(function: &str) -> String {
-    let Some(inside) = function.strip_prefix('<') else { return function.to_string() };
-    let (kind, of_trait) = split_qualified(inside);
-    let used = kind.len() + of_trait.map_or(0, |name| " as ".len() + name.len());
-    match inside[used..].strip_prefix('>') {
-        Some(rest) => format!("{kind}{rest}"),
-        None => function.to_string(),
-    }
+    without_traits(function, METHODS_MAX)
+}
+
+fn without_traits(function: &str, depth: usize) -> String {
+    let Some((kind, rest)) = method(function).filter(|_| depth > 0) else { return function.to_string() };
+    // A type that is declared in a method: `<<a::Type<T>>::f::Local>::g`.
+    without_traits(kind, depth - 1) + rest
+}
+
+/// The type of a Rust method, and what follows it.
+fn method(function: &str) -> Option<(&str, &str)> {
+    const IMPL: &str = "<impl ";
+    let (inside, word) = match function.find(IMPL).filter(|at| !function[..*at].contains('<')) {
+        Some(at) => (&function[at + IMPL.len()..], " for "),
+        None => (function.strip_prefix('<')?, " as "),
+    };
+    let (first, second) = split_qualified(inside, word);
+    let used = first.len() + second.map_or(0, |name| word.len() + name.len());
+    let rest = inside[used..].strip_prefix('>')?;
+    Some((second.filter(|_| word == " for ").unwrap_or(first), rest))
 }
 
 /// Leaves out everything between angle brackets; an arrow's bracket is not one of them, and a
@@ -271,6 +327,10 @@ mod tests {
             ("void std::sort<int*>(int*, int*)", "std"),
             ("bool std::operator< <char>(std::basic_string<char> const&, char const*)", "std"),
             ("a::B::operator bool() const", "a"),
+            ("a::B::operator unsigned long() const", "a"),
+            ("a::B<c::D>::operator e::F<int> const&() const", "a"),
+            ("my_operator f::g(int)", "f"),
+            ("decltype(auto) std::__get<0ul>(std::variant<int>&)", "std"),
             ("unsigned long (*app::choose(int))(char)", "app"),
             ("int main::{lambda(int)#1}::operator()(int) const", "main"),
             ("memcpy", "app"),
@@ -291,6 +351,10 @@ mod tests {
             ("smoltcp::iface::interface::Interface::poll", "Interface::poll"),
             ("<alloc::vec::Vec<T,A> as core::ops::drop::Drop>::drop", "Vec::drop"),
             ("<F as core::future::Future>::poll", "F::poll"),
+            ("alloc::fix::<impl alloc::node::NodeRef<K,V>>::push", "NodeRef::push"),
+            ("app::<impl core::fmt::Debug for app::Tree<T>>::fmt::{{closure}}", "Tree::fmt::{{closure}}"),
+            ("<<app::Queue<T>>::push::Guard as core::ops::Drop>::drop", "Guard::drop"),
+            ("<<app::Queue<T>>::push<u8>::{closure#0} as core::ops::FnOnce<()>>::call", "push::{closure#0}::call"),
             ("queue::store::put::{{closure}}", "store::put::{{closure}}"),
             ("queue::put::{closure#0}::{closure#1}", "queue::put::{closure#0}::{closure#1}"),
             ("core::ops::function::FnOnce<fn() -> T>::call_once", "FnOnce::call_once"),
@@ -308,6 +372,15 @@ mod tests {
             ("app::Map::operator()(int) const", "Map::operator()"),
             ("app::Map::operator bool() const", "Map::operator bool"),
             ("app::run(int)::{lambda(int)#1}::operator()(int) const", "run::{lambda#1}::operator()"),
+            ("app::Map::operator void (*)()() const", "Map::operator void (*)()"),
+            ("app::Map<int>::operator app::Key<int> const&() const", "Map::operator app::Key const&"),
+            ("app::Map::operator unsigned long() [clone .cold]", "Map::operator unsigned long"),
+            ("app::run(int)::Local::operator app::Key*()", "Local::operator app::Key*"),
+            (
+                "app::Map::operator bool() const::{lambda()#1}::operator()() const",
+                "operator bool::{lambda#1}::operator()",
+            ),
+            ("operator delete(void*, unsigned long)", "operator delete"),
             ("void app::f(int) [clone .part.0]", "app::f"),
             ("char const* app::constants::null_value<char>()", "constants::null_value"),
             ("app::Iterator<char const*>::operator*() const", "Iterator::operator*"),

@@ -130,7 +130,11 @@ impl Scopes {
         let from = &entry.from;
         let scopes = entry.unit.scopes.get_or_init(|| from.scopes(&entry.unit.unit)).as_ref()?;
         if let Some(linkage_name) = entry.linkage_name.filter(|name| is_mangled(name)) {
-            return Some(Arc::from((from.demangle)(&linkage_name)));
+            let plain = (from.demangle)(&linkage_name);
+            // One that cannot be read is made of scopes, too.
+            if plain != linkage_name {
+                return Some(Arc::from(plain));
+            }
         }
         let own = match (entry.name, entry.tag) {
             (Some(name), _) => name,

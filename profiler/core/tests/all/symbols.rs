@@ -145,6 +145,34 @@ fn inlined_functions_of_cpp_have_their_scopes() {
     }
 }
 
+/// GCC writes `sr` and a type into the name of `run`, which `cpp_demangle` cannot read, and so into that of the lambda in it: both had the
+/// linker's name in reports (2026-11-27).
+#[test]
+fn unreadable_names_are_made_of_scopes() {
+    let folder = Folder::new("scopes-unreadable").unwrap();
+    let source = folder.file("unreadable.cpp");
+    std::fs::write(&source, UNREADABLE).unwrap();
+    let Some(program) = compile(&folder, source.to_str().unwrap(), &["-O1", "-g", "-x", "c++"]) else { return };
+    let bytes = std::fs::read(program).unwrap();
+    let symbols = Symbols::parse(&bytes).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    let of_ours = file.symbols().filter(|symbol| symbol.name().is_ok_and(|name| name.contains("IXsrSt")));
+    let mut found: Vec<_> = of_ours.map(|symbol| name(&symbols, symbol.address())).collect();
+    found.sort();
+    assert_eq!(found, ["app::run<long>", "app::run<long>::{lambda at line 6}::operator()"]);
+}
+
+const UNREADABLE: &str = "namespace std {
+template <class T> struct is_it { static constexpr bool value = true; };
+template <bool, class T> struct enable_if { using type = T; };
+}
+namespace app { template <class T> __attribute__((noinline)) typename std::enable_if<std::is_it<T>::value, long>::type run(T n) {
+    auto twice = [](long x) __attribute__((noinline)) { volatile long y = x; return 2 * y; };
+    return twice(n) + twice(n + 1);
+} }
+int main(int count, char **) { return app::run(long(count)) == 1; }
+";
+
 /// Only a program that was made for it has namespaces that deep.
 #[test]
 fn scopes_are_as_deep_as_programs_have_them() {
