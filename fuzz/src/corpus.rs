@@ -97,6 +97,7 @@ fn samples(writer: &mut Writer<Vec<u8>>) -> std::io::Result<()> {
         function: function.to_owned(),
         file: Some("src/queue.rs".to_owned()),
         line: Some(line),
+        start_line: Some(1),
     };
     let names: Vec<_> = (0x1010..0x1080)
         .step_by(16)

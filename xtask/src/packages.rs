@@ -51,6 +51,7 @@ const LIBC_NAMES: Package = Package {
 const OPENSSL: Package = Package { program: "openssl", package: "openssl", purpose: "stacks of cryptography" };
 const BOOST: Package =
     Package { program: "/usr/include/boost/version.hpp", package: "libboost-dev", purpose: "names of templates" };
+const LLVM: Package = Package { program: "llvm-config", package: "llvm-dev", purpose: "names of templates" };
 const MKFS_FAT: Package =
     Package { program: "mkfs.fat", package: "dosfstools", purpose: "file systems on disks, made and checked by Linux" };
 const MCOPY: Package = Package { program: "mcopy", package: "mtools", purpose: "files on a FAT file system" };
@@ -81,7 +82,7 @@ pub const FOR_BENCH_XEN: &[Package] = &[QEMU, GCC, FIO];
 /// What `cargo xtask bench web` and `bench vsock` need.
 pub const FOR_BENCH_WEB: &[Package] = &[QEMU, IP, NGINX, BUSYBOX, MKFS_FAT, MCOPY];
 /// What `cargo xtask bench perf` needs.
-pub const FOR_BENCH_PERF: &[Package] = &[PERF, GCC, GPP, LIBC_NAMES, GO, NODE, GDB, OPENSSL, BOOST];
+pub const FOR_BENCH_PERF: &[Package] = &[PERF, GCC, GPP, LIBC_NAMES, GO, NODE, GDB, OPENSSL, BOOST, LLVM];
 
 /// Why missing packages cannot be installed here; `None` when they can.
 fn obstacle(is_root: bool, has_apt: bool) -> Option<&'static str> {

@@ -297,11 +297,9 @@ impl Symbols {
             // The symbol table has the linker's name of the function. Debug information of assembly may have none, and that of a local
             // C++ function, of a lambda for example, may have the last part of it alone.
             (Some(outermost), Some(symbol))
-                if outermost.function.is_empty() || (!is_whole && is_mangled(&symbol.name)) =>
+                if outermost.function.is_empty() || (!is_whole && self.is_readable(&symbol.name)) =>
             {
-                if outermost.function.is_empty() || self.is_readable(&symbol.name) {
-                    outermost.function = self.demangle(&symbol.name);
-                }
+                outermost.function = self.demangle(&symbol.name);
             }
             (None, Some(symbol)) => {
                 let function = self.demangle(&symbol.name);
@@ -355,10 +353,10 @@ impl Symbols {
         while let Ok(Some(frame)) = frames.next() {
             let Some(function) = &frame.function else { continue };
             let raw: std::borrow::Cow<'_, str> = function.raw_name().unwrap_or_default();
-            is_whole = self.is_readable(&raw);
+            let function = self.demangle(&raw);
+            is_whole = is_mangled(&raw) && (function != *raw || self.is_over());
             let lacks_scopes = !is_whole && !raw.is_empty();
             entries.extend(frame.dw_die_offset.map(|at| Described { location: locations.len(), at, lacks_scopes }));
-            let function = self.demangle(&raw);
             let file = frame.location.as_ref().and_then(|location| location.file.map(str::to_owned));
             let line = frame.location.and_then(|location| location.line).filter(|line| *line > 0);
             locations.push(Location { function, file, line, start_line: None });
@@ -656,6 +654,9 @@ fn write_cpp(name: &str, plain: &mut Cut) -> bool {
     let options = cpp_demangle::ParseOptions::default().recursion_limit(nesting);
     if let Ok(symbol) = cpp_demangle::Symbol::new_with_options(name, &options) {
         return symbol.structured_demangle(plain, &Default::default()).is_ok();
+    }
+    if !name.contains('X') {
+        return false;
     }
     // Only a template has an expression (`X`, Itanium C++ ABI, 5.1.6) in its signature; of any other name the rest may be what
     // distinguishes it.
