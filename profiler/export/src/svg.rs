@@ -83,14 +83,15 @@ fn by_process(profile: &Profile) -> Cow<'_, Profile> {
     let mut stack_of: HashMap<(u32, u32), u32> = HashMap::new();
     for sample in &mut profile.samples {
         let Some(frame) = frame_of.get(&(sample.track as usize)) else { continue };
-        let key = (sample.stack, *frame);
-        if !stack_of.contains_key(&key) {
-            let Some(mut stack) = profile.stacks.get(sample.stack as usize).cloned() else { continue };
+        let Some(stack) = profile.stacks.get(sample.stack as usize) else { continue };
+        let next = profile.stacks.len() as u32;
+        let number = *stack_of.entry((sample.stack, *frame)).or_insert(next);
+        if number == next {
+            let mut stack = stack.clone();
             stack.frames.insert(0, *frame);
-            stack_of.insert(key, profile.stacks.len() as u32);
             profile.stacks.push(stack);
         }
-        sample.stack = stack_of[&key];
+        sample.stack = number;
     }
     Cow::Owned(profile)
 }
