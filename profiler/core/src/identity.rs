@@ -62,6 +62,16 @@ pub fn processes(profile: &Profile) -> Vec<ProcessTracks> {
     processes
 }
 
+/// Of each of so many tracks the process that it belongs to, as an index into `processes`; `None` of a vCPU.
+#[must_use]
+pub fn by_track(processes: &[ProcessTracks], tracks: usize) -> Vec<Option<usize>> {
+    let mut process_of = vec![None; tracks];
+    for (index, process) in processes.iter().enumerate() {
+        process.tracks.iter().for_each(|track| process_of[*track] = Some(index));
+    }
+    process_of
+}
+
 /// The programs of processes that ran more than one.
 struct Programs<'a> {
     /// By the index of the guest.

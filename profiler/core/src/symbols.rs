@@ -366,8 +366,8 @@ impl Symbols {
         }
         let outermost = locations.len().saturating_sub(1);
         let is_named = |symbol: &Symbol| !is_mangled(&symbol.name) || self.is_readable(&symbol.name);
-        let has_name = symbol.is_some_and(is_named);
-        entries.iter_mut().for_each(|entry| entry.lacks_scopes &= entry.location != outermost || !has_name);
+        let nameless = entries.iter_mut().filter(|entry| entry.lacks_scopes && entry.location == outermost);
+        nameless.for_each(|entry| entry.lacks_scopes = !symbol.is_some_and(is_named));
         self.describe(&mut locations, &entries, address);
         (locations, is_whole)
     }

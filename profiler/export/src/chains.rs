@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use glass_profiler_core::identity::{ProcessTracks, processes};
+use glass_profiler_core::identity::{ProcessTracks, by_track, processes};
 use glass_profiler_core::model::{Profile, Sample, State};
 use glass_profiler_core::names::printable;
 use glass_profiler_core::recording::{Place, Recording};
@@ -75,10 +75,7 @@ impl<'a> Chains<'a> {
             place: None,
         });
         let processes = processes(profile);
-        let mut process_of = vec![None; profile.tracks.len()];
-        for (index, process) in processes.iter().enumerate() {
-            process.tracks.iter().for_each(|track| process_of[*track] = Some(index));
-        }
+        let process_of = by_track(&processes, profile.tracks.len());
         Chains { profile, steps: frames.chain(roots).collect(), processes, process_of, frames: profile.frames.len() }
     }
 

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use glass_profiler_core::identity::processes;
+use glass_profiler_core::identity::{by_track, processes};
 use glass_profiler_core::model::{Frame, Profile};
 use glass_profiler_core::names;
 use glass_profiler_core::recording::Recording;
@@ -76,19 +76,17 @@ fn by_process(profile: &Profile) -> Cow<'_, Profile> {
     let mut profile = profile.clone();
     let first = profile.frames.len();
     profile.frames.extend(processes.iter().map(|process| Frame { function: process.label(), ..Frame::default() }));
-    let frame_of: HashMap<usize, u32> = (first as u32..)
-        .zip(&processes)
-        .flat_map(|(frame, process)| process.tracks.iter().map(move |track| (*track, frame)))
-        .collect();
+    let process_of = by_track(&processes, profile.tracks.len());
     let mut stack_of: HashMap<(u32, u32), u32> = HashMap::new();
     for sample in &mut profile.samples {
-        let Some(frame) = frame_of.get(&(sample.track as usize)) else { continue };
+        let Some(process) = process_of.get(sample.track as usize).copied().flatten() else { continue };
+        let frame = (first + process) as u32;
         let Some(stack) = profile.stacks.get(sample.stack as usize) else { continue };
         let next = profile.stacks.len() as u32;
-        let number = *stack_of.entry((sample.stack, *frame)).or_insert(next);
+        let number = *stack_of.entry((sample.stack, frame)).or_insert(next);
         if number == next {
             let mut stack = stack.clone();
-            stack.frames.insert(0, *frame);
+            stack.frames.insert(0, frame);
             profile.stacks.push(stack);
         }
         sample.stack = number;

@@ -73,9 +73,9 @@ impl Version {
         if self == Version::Go18 { 40 } else { 44 }
     }
 
-    /// A function has the line at which it starts.
-    fn has_start_lines(self) -> bool {
-        self == Version::Go20
+    /// The line at which a function starts, by the field that has it in the last version.
+    fn start_line(self, field: Option<u32>) -> Option<u32> {
+        field.filter(|line| self == Version::Go20 && *line > 0)
     }
 
     /// Of an inlined call: its bytes, where its name is, and where its caller's address is.
@@ -395,7 +395,7 @@ impl GoTable {
         if !function.range.contains(&caller) {
             return None;
         }
-        let start_line = self.version.has_start_lines().then(|| short(call, 12)).flatten().filter(|line| *line > 0);
+        let start_line = self.version.start_line(short(call, 12));
         Some((self.text(self.names, short(call, name)?)?, start_line, caller))
     }
 
@@ -426,8 +426,7 @@ impl GoTable {
             let (file, line) = self.line(&function, address);
             locations.truncate(INLINE_DEPTH_MAX - 1);
             // `startLine`
-            let start_line = self.version.has_start_lines().then(|| self.field(function.at, 8)).flatten();
-            let start_line = start_line.filter(|line| *line > 0);
+            let start_line = self.version.start_line(self.field(function.at, 8));
             locations.push(Location { function: name, file, line, start_line });
             Some(locations)
         };

@@ -189,15 +189,11 @@ impl Scopes {
                     return Some(Entry { place, from, tag, name, linkage_name, line, unit });
                 }
                 Some(gimli::AttributeValue::UnitRef(offset)) => (start, offset.0),
-                Some(gimli::AttributeValue::DebugInfoRef(offset)) => {
-                    let start = self.start_of(&from, offset.0)?;
-                    (start, offset.0 - start)
-                }
+                Some(gimli::AttributeValue::DebugInfoRef(offset)) => self.in_unit(&from, offset.0)?,
                 // In the part that several programs share.
                 Some(gimli::AttributeValue::DebugInfoRefSup(offset)) => {
                     from = Names { dwarf: from.dwarf.sup()?, ..from };
-                    let start = self.start_of(&from, offset.0)?;
-                    (start, offset.0 - start)
+                    self.in_unit(&from, offset.0)?
                 }
                 // In a unit of types.
                 Some(_) => return None,
@@ -206,8 +202,8 @@ impl Scopes {
         None
     }
 
-    /// The start of the unit with a place in debug information.
-    fn start_of(&self, from: &Names<'_>, at: usize) -> Option<usize> {
+    /// The start of the unit with a place in debug information, and where in it that place is.
+    fn in_unit(&self, from: &Names<'_>, at: usize) -> Option<(usize, usize)> {
         let known = self.starts.borrow().get(&from.address()).cloned();
         let starts = match known {
             Some(starts) => starts,
@@ -222,7 +218,8 @@ impl Scopes {
                 starts
             }
         };
-        starts[..starts.partition_point(|start| *start <= at)].last().copied()
+        let start = *starts[..starts.partition_point(|start| *start <= at)].last()?;
+        Some((start, at - start))
     }
 
     /// The unit that starts at a place; `None` if it is damaged.
@@ -251,6 +248,7 @@ impl Names<'_> {
         std::ptr::from_ref(self.dwarf).addr()
     }
 
+    /// The unit that starts at a place.
     fn read(&self, start: usize) -> Option<Scoped> {
         let header = self.dwarf.debug_info.header_from_offset(gimli::DebugInfoOffset(start)).ok()?;
         Some(Scoped { unit: self.dwarf.unit(header).ok()?, scopes: OnceLock::new() })
