@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::accounts;
+
 /// The folders that exist, for [`remove_all`].
 static EXISTING: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
@@ -20,7 +22,8 @@ pub fn remove_all() {
     }
 }
 
-/// A folder of our own under the system's temporary one.
+/// A folder of our own under the system's temporary one. When it is dropped, the test fails if a recording in it has an account that does not
+/// add up.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -58,8 +61,10 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
+        let problems = if std::thread::panicking() { Vec::new() } else { accounts::problems(&self.path) };
         existing().retain(|path| *path != self.path);
         // As in `remove_all`.
         let _ = std::fs::remove_dir_all(&self.path);
+        assert!(problems.is_empty(), "{}", problems.join("\n"));
     }
 }

@@ -4,6 +4,7 @@
 //! Nothing here links a product: `cargo xtask test` builds the products and sets their folder.
 #![forbid(unsafe_code)]
 
+mod accounts;
 pub mod archive;
 pub mod cache;
 pub mod content;

@@ -185,8 +185,8 @@ fn attach(socket: PathBuf) {
     };
     let Ok(mut guest) = QemuVm::attach(&vm, settings()) else { return };
     for _ in 0..2 {
-        match guest.sample() {
-            Ok(Some(events)) => assert!(events.len() as u64 <= guest.tracks()),
+        match guest.sample_all() {
+            Ok(Some(samples)) => assert!(samples.len() as u64 <= guest.tracks()),
             _ => break,
         }
     }

@@ -66,6 +66,9 @@ pub struct TargetArgs {
     /// How to stop and read the guest.
     #[arg(long, value_enum, default_value_t = Backend::Auto, conflicts_with = "command")]
     pub backend: Backend,
+    /// Sample what the host does for the VM, too: its VMM, exits that KVM handles, processes of `glass run`. VMs under KVM only.
+    #[arg(long, conflicts_with_all = ["command", "post_mortem", "domain"])]
+    pub host: bool,
     /// Command to run and sample from its start.
     #[arg(last = true)]
     pub command: Vec<String>,
@@ -128,6 +131,7 @@ pub fn find(arguments: &TargetArgs, launcher: Launcher) -> Result<Target> {
         vcpus: arguments.vcpus.clone(),
         stack_bytes: arguments.stack_bytes,
         backend: arguments.backend.into(),
+        with_host: arguments.host,
         launcher: Some(launcher),
     };
     let target = target::open(&request)?;

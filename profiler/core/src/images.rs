@@ -26,8 +26,8 @@ pub use names::{NamedImage, Names};
 pub const KERNEL_NAME: &str = "[kernel]";
 
 /// Names of images that stand for code of which no image is known.
-pub(crate) const STAND_INS: [&str; 5] =
-    [KERNEL_NAME, "[guest user space]", "[16-bit code]", "[32-bit code]", "[guest]"];
+pub(crate) const STAND_INS: [&str; 6] =
+    [KERNEL_NAME, "[guest user space]", "[16-bit code]", "[32-bit code]", "[guest]", "[nested guest]"];
 /// What runs below a system call of a process: the index of its image.
 const KERNEL: u32 = 0;
 /// What runs in a guest's processes.
@@ -37,6 +37,8 @@ const CODE_16: u32 = 2;
 const CODE_32: u32 = 3;
 /// What a guest executes that a process runs as its VMM.
 const GUEST: u32 = 4;
+/// What a guest of a guest executes.
+const NESTED: u32 = 5;
 
 /// A file that code was mapped from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -370,6 +372,10 @@ impl Images {
         let stand_in = match (self.guests.get(&space.guest), segment.mode) {
             (Some(GuestKind::Process { .. }), Mode::Kernel) => Some(CallAddress { image: Some(KERNEL), address: 0 }),
             (Some(GuestKind::Process { .. }), Mode::Hypervisor) => Some(CallAddress { image: Some(GUEST), address: 0 }),
+            // Its addresses are in a space of its own.
+            (Some(_), Mode::Hypervisor) => {
+                return just(CallAddress { image: Some(NESTED), address: 0 }, StackEnd::Complete);
+            }
             (Some(kind), Mode::User) if kind.is_machine() => Some(CallAddress { image: Some(GUEST_USER), address: ip }),
             _ => None,
         };

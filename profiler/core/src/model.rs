@@ -114,6 +114,25 @@ impl Losses {
     }
 }
 
+impl std::ops::Add for Losses {
+    type Output = Losses;
+
+    /// Those of two sources.
+    fn add(self, other: Losses) -> Losses {
+        let add = |one: u64, two: u64| one.saturating_add(two);
+        Losses {
+            ring_full: add(self.ring_full, other.ring_full),
+            throttled: add(self.throttled, other.throttled),
+            overdue: add(self.overdue, other.overdue),
+            not_stopped: add(self.not_stopped, other.not_stopped),
+            queue_full: add(self.queue_full, other.queue_full),
+            maps: add(self.maps, other.maps),
+            forks: add(self.forks, other.forks),
+            unknown: add(self.unknown, other.unknown),
+        }
+    }
+}
+
 /// A summary of many durations in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Distribution {

@@ -13,7 +13,9 @@ use glass_profiler_guests::backends::gdbstub::QemuVm;
 use glass_profiler_guests::backends::kvm::KvmVm;
 use glass_profiler_guests::backends::paced::Paced;
 use glass_profiler_guests::find::{self, Found};
-use glass_profiler_guests::{Flow, Guest, GuestError, KnownVm, Source, VmSettings, cpu_time_ns, read_clocks};
+use glass_profiler_guests::{
+    Attempt, Flow, Guest, GuestError, KnownVm, Source, Taken, VmSettings, cpu_time_ns, read_clocks,
+};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -48,12 +50,13 @@ impl Guest for Stopped {
         self.0.announce(sink)
     }
 
-    fn sample(&mut self) -> std::result::Result<Option<Vec<Event>>, GuestError> {
+    fn sample(&mut self, _all: usize) -> std::result::Result<Attempt, GuestError> {
         let sample = |pause: Duration| RawSample { frozen_ns: pause.as_nanos() as u64, ..Default::default() };
-        Ok(self.0.hold_and_release()?.map(|(_, pause)| vec![Event::Sample(sample(pause))]))
+        let taken = |(_, pause)| Attempt::Taken(Taken { samples: vec![sample(pause)], stood_until_ns: None });
+        Ok(self.0.hold_and_release()?.map_or(Attempt::Ended, taken))
     }
 
-    fn rest(&mut self, until_ns: u64) -> std::result::Result<(), GuestError> {
+    fn rest(&mut self, until_ns: u64) -> std::result::Result<Option<(usize, Taken)>, GuestError> {
         self.0.rest(until_ns)
     }
 
@@ -110,11 +113,9 @@ fn measure<G: Guest>(mut guest: G, period: Duration, rounds: u64, looks: &[Look<
                     writeln!(output, "floor {:.3}", pause.as_secs_f64() * 1e6)?;
                 }
                 Look::Sample => {
-                    let Some(events) = guest.sample()? else { break 'rounds };
-                    for event in &events {
-                        if let Event::Sample(sample) = event {
-                            writeln!(output, "sample {:.3}", sample.frozen_ns as f64 / 1e3)?;
-                        }
+                    let Some(samples) = guest.sample_all()? else { break 'rounds };
+                    for sample in &samples {
+                        writeln!(output, "sample {:.3}", sample.frozen_ns as f64 / 1e3)?;
                     }
                 }
             }

@@ -10,7 +10,6 @@ use std::io::{BufWriter, Write, stdout};
 use std::process::Command;
 use std::time::Duration;
 
-use glass_profiler_core::event::Event;
 use glass_profiler_guests::backends::xen::XenDomain;
 use glass_profiler_guests::find::domains;
 use glass_profiler_guests::{Guest, KnownVm, VmSettings, cpu_time_ns, read_clocks};
@@ -71,12 +70,8 @@ fn measure(mut domain: KnownVm<XenDomain>, samples: usize, rate_hz: u32, row: us
 
 /// The pause of a sample, for each vCPU, in microseconds.
 fn pauses(domain: &mut KnownVm<XenDomain>) -> Result<Vec<f64>> {
-    let events = domain.sample()?.ok_or("the domain has ended")?;
-    let pause = |event: &Event| match event {
-        Event::Sample(sample) => Some(sample.frozen_ns as f64 / 1e3),
-        _ => None,
-    };
-    Ok(events.iter().filter_map(pause).collect())
+    let samples = domain.sample_all()?.ok_or("the domain has ended")?;
+    Ok(samples.iter().map(|sample| sample.frozen_ns as f64 / 1e3).collect())
 }
 
 fn uniprof_sequence(domain: &mut KnownVm<XenDomain>) -> Result<Vec<f64>> {

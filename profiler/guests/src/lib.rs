@@ -16,7 +16,7 @@
 
 use std::time::Duration;
 
-use glass_profiler_core::event::Event;
+use glass_profiler_core::event::{Event, RawSample};
 use glass_profiler_core::model::Losses;
 
 mod arch;
@@ -87,20 +87,63 @@ pub trait Source {
     fn detach(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError>;
 }
 
-/// A guest that is held for each sample.
+/// The samples of one part of a guest, at one time.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// A sample of each core of the part; a core of which there is none this time is left out.
+    pub samples: Vec<RawSample>,
+    /// Until when the part is known to have stood where it was, on the clock of samples, if it stood longer than its pause: the host
+    /// ran something else. What is due until then is this sample, too.
+    pub stood_until_ns: Option<u64>,
+}
+
+/// The result of an attempt to sample a part of a guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Attempt {
+    /// It was sampled, and runs again.
+    Taken(Taken),
+    /// It does not stop at once. [`Guest::rest`] returns the samples when it does; until then it is not to be sampled again.
+    Pending,
+    /// The guest has ended.
+    Ended,
+}
+
+/// A guest that is held for each sample, whole or in parts that are held one by one.
 pub trait Guest {
     /// The tracks and mappings, before the first sample.
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError>;
 
-    /// Holds the guest, copies one sample of every core, lets it run. Only copies while it is held.
-    /// `None` if the guest has ended. A core of which there is no sample this time is left out.
-    fn sample(&mut self) -> Result<Option<Vec<Event>>, GuestError>;
+    /// How many parts are held one by one, each at times of its own; 1 if all of it is held for a sample.
+    fn parts(&self) -> usize {
+        1
+    }
+
+    /// Holds a part, copies one sample of each of its cores, lets it run. Only copies while it is held.
+    fn sample(&mut self, part: usize) -> Result<Attempt, GuestError>;
 
     /// Waits until `until_ns` on the clock of samples. A guest that needs us between samples too looks
-    /// after it meanwhile.
-    fn rest(&mut self, until_ns: u64) -> Result<(), GuestError> {
+    /// after it meanwhile. Returns earlier with the number and the samples of a part that was pending, once they are there.
+    fn rest(&mut self, until_ns: u64) -> Result<Option<(usize, Taken)>, GuestError> {
         std::thread::sleep(Duration::from_nanos(until_ns.saturating_sub(sys::monotonic_ns())));
-        Ok(())
+        Ok(None)
+    }
+
+    /// Samples each part once, one after the other, without regard to deadlines. `None` if the guest has ended.
+    fn sample_all(&mut self) -> Result<Option<Vec<RawSample>>, GuestError> {
+        let mut samples = Vec::new();
+        for part in 0..self.parts() {
+            let taken = match self.sample(part)? {
+                Attempt::Taken(taken) => taken,
+                Attempt::Ended => return Ok(None),
+                Attempt::Pending => loop {
+                    if let Some((_, taken)) = self.rest(u64::MAX)? {
+                        break taken;
+                    }
+                },
+            };
+            samples.extend(taken.samples);
+        }
+        Ok(Some(samples))
     }
 
     /// A warning about all samples at their end, if there is one.
@@ -113,7 +156,7 @@ pub trait Guest {
         None
     }
 
-    /// How many tracks a sample covers.
+    /// How many tracks there are, the same number in each part.
     fn tracks(&self) -> u64;
 
     /// Detaches from the guest.

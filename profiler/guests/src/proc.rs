@@ -89,6 +89,11 @@ pub(crate) fn descendants(pid: u32) -> Vec<Descendant> {
     found
 }
 
+/// The parent of a process.
+pub(crate) fn parent(pid: u32) -> Option<u32> {
+    parent_of(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
 /// The parent in `/proc/PID/stat`. The name before it may be no text, and may have brackets.
 fn parent_of(stat: &[u8]) -> Option<u32> {
     let stat = String::from_utf8_lossy(stat);

@@ -84,6 +84,8 @@ pub struct Request {
     pub stack_bytes: Option<u32>,
     /// By which backend.
     pub backend: Backend,
+    /// Of a VM under KVM, what its VMM and the host's kernel do for it, too.
+    pub with_host: bool,
     /// How to start the process that stops a VM and reads it; without it, this process does.
     pub launcher: Option<Launcher>,
 }
@@ -144,6 +146,7 @@ impl Request {
             vcpus: Vec::new(),
             stack_bytes: None,
             backend: Backend::Auto,
+            with_host: false,
             launcher: None,
         }
     }
@@ -210,6 +213,11 @@ pub fn open(request: &Request) -> Result<Target, TargetError> {
         (Found::Process, Subject::Process(pid)) => *pid,
         (Found::Process, _) => 0,
     };
+    if request.with_host && !(matches!(found, Found::Vm(_)) && matches!(request.backend, Backend::Auto | Backend::Kvm)) {
+        return refuse(format!(
+            "--host shows what the host does for a VM under KVM, and process {pid} is none, or --backend is not kvm: leave out --host"
+        ));
+    }
     match (found, request.backend) {
         (Found::Vm(_), Backend::Process) => process(request, pid),
         (Found::Vm(vm), _) => vm_target(request, &vm),
@@ -351,8 +359,9 @@ fn vm_target(request: &Request, vm: &Vm) -> Result<Target, TargetError> {
     }
     let (settings, files) = vm_settings(request, vm.elf.as_deref(), &format!("the VM in process {}", vm.pid))?;
     let Attached { source, backend, rate_hz, passed_over, opened } =
-        choose::attach(vm, request.wanted(), &settings, request.rate_hz, request.launcher.as_ref())?;
+        choose::attach(vm, request.wanted(), &settings, (request.rate_hz, request.with_host), request.launcher.as_ref())?;
     let backend = match backend {
+        backends::Backend::Kvm if request.with_host => "ptrace and KVM's shared registers; the host by perf_event_open",
         backends::Backend::Kvm => "ptrace and KVM's shared registers",
         backends::Backend::Gdbstub => "QEMU's gdbstub",
         backends::Backend::Monitor => "QEMU's gdbstub, switched on through its monitor",

@@ -14,7 +14,7 @@ use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
 use crate::systems::image::{VmImage, is_about_symbols};
 use crate::systems::plan::CopyPlan;
-use crate::{Counts, Flow, Guest, Source};
+use crate::{Attempt, Counts, Flow, Guest, Source, Taken};
 
 /// How often a vCPU is looked at until its kernel is found. A guest that has only just been started may not have its page tables yet, and one
 /// that ends the process in whose address space its kernel is read removes them.
@@ -39,6 +39,11 @@ pub struct View {
 pub trait VmAccess {
     /// The numbers of the vCPUs that are sampled.
     fn vcpus(&self) -> Vec<u32>;
+
+    /// The threads of this machine that run them, in the same order; none if they are not known.
+    fn threads(&self) -> Vec<u32> {
+        Vec::new()
+    }
 
     /// The registers of a vCPU, which is stopped for them for a moment; `None` if it has none now.
     fn state(&mut self, vcpu: usize) -> Result<Option<CoreState>, GuestError>;
@@ -200,11 +205,15 @@ impl<V: VmAccess + Guest> Guest for KnownVm<V> {
         self.vm.announce(sink)
     }
 
-    fn sample(&mut self) -> Result<Option<Vec<Event>>, GuestError> {
-        self.vm.sample()
+    fn parts(&self) -> usize {
+        self.vm.parts()
     }
 
-    fn rest(&mut self, until_ns: u64) -> Result<(), GuestError> {
+    fn sample(&mut self, part: usize) -> Result<Attempt, GuestError> {
+        self.vm.sample(part)
+    }
+
+    fn rest(&mut self, until_ns: u64) -> Result<Option<(usize, Taken)>, GuestError> {
         self.vm.rest(until_ns)
     }
 

@@ -6,7 +6,9 @@ use std::io::ErrorKind;
 use glass_profiler_core::guest::GuestKind;
 
 use crate::backends::Backend;
+use crate::backends::access::VmAccess;
 use crate::backends::gdbstub::QemuVm;
+use crate::backends::hosted::Host;
 use crate::backends::kvm::{self, KvmVm};
 use crate::backends::paced::Paced;
 use crate::backends::remote::{self, Launcher, Subject};
@@ -97,14 +99,17 @@ pub fn plan(vm: &Vm, wanted: BackendChoice) -> Plan {
 }
 
 /// Attaches by the first backend that works: in another process, if there is a `launcher` for that, and otherwise in this one. Without a
-/// rate, the backend's default is used.
+/// rate, the backend's default is used. `with_host`: what the host does for the VM is sampled, too, which takes the backend for KVM.
 pub fn attach(
     vm: &Vm,
     wanted: BackendChoice,
     settings: &VmSettings,
-    rate_hz: Option<u32>,
+    (rate_hz, with_host): (Option<u32>, bool),
     launcher: Option<&Launcher>,
 ) -> Result<Attached, GuestError> {
+    if with_host {
+        return attach_with_host(vm, settings, rate_hz.unwrap_or(Backend::Kvm.default_rate_hz()), launcher);
+    }
     let Plan { backends, obstacles, .. } = plan(vm, wanted);
     let mut passed_over: Vec<GuestError> = obstacles.into_iter().map(|(_, error)| error).collect();
     for backend in backends {
@@ -112,7 +117,7 @@ pub fn attach(
         let attached = match launcher {
             Some(launcher) => {
                 let (subject, kind) = (Subject::Vm { pid: vm.pid, backend }, GuestKind::Vm { vmm: vm.pid });
-                remote::attach(launcher, subject, (kind, &vm.name), settings.clone(), rate_hz)
+                remote::attach(launcher, subject, (kind, &vm.name), settings.clone(), (rate_hz, false))
                     .map(|(source, opened)| (Box::new(source) as Box<dyn Source>, opened))
             }
             None => attach_here(vm, backend, settings, rate_hz).map(|source| (source, OpenedFiles::default())),
@@ -125,6 +130,34 @@ pub fn attach(
     }
     // The obstacle of the best backend is worth removing.
     Err(passed_over.into_iter().next().unwrap_or_else(|| GuestError::UnknownVmm(vm.vmm.clone())))
+}
+
+fn attach_with_host(
+    vm: &Vm,
+    settings: &VmSettings,
+    rate_hz: u32,
+    launcher: Option<&Launcher>,
+) -> Result<Attached, GuestError> {
+    look_for_kvm(vm)?;
+    // Before the attach, after which this process may have given up the rights for it.
+    let host = Host::open(vm.pid, launcher)?;
+    let zip = |vm: &dyn VmAccess| vm.vcpus().into_iter().zip(vm.threads()).collect::<Vec<_>>().into_iter();
+    let (hosted, opened) = match launcher {
+        Some(launcher) => {
+            let subject = Subject::Vm { pid: vm.pid, backend: Backend::Kvm };
+            let kind = (GuestKind::Vm { vmm: vm.pid }, vm.name.as_str());
+            let (known, opened) = remote::attach(launcher, subject, kind, settings.clone(), (rate_hz, true))?;
+            let vcpus = zip(&*known);
+            host.join(Box::new(known), vcpus, opened)
+        }
+        None => {
+            let known = KvmVm::attach_with_vmm(vm, settings.clone())?;
+            let vcpus = zip(&*known);
+            host.join(Box::new(Paced::new(known, rate_hz)), vcpus, OpenedFiles::default())
+        }
+    };
+    let (source, backend): (Box<dyn Source>, _) = (Box::new(hosted), Backend::Kvm);
+    Ok(Attached { source, backend, rate_hz, passed_over: Vec::new(), opened })
 }
 
 /// Attaches to a domain of Xen: in another process, if there is a `launcher` for that, and otherwise in this one. `force`: an unknown
@@ -141,7 +174,7 @@ pub fn attach_domain(
         return Ok((Box::new(source), OpenedFiles::default()));
     };
     let (subject, kind) = (Subject::Domain { id: domain.id, force }, GuestKind::XenDomain { id: domain.id });
-    let (source, opened) = remote::attach(launcher, subject, (kind, &domain.name), settings, rate_hz)?;
+    let (source, opened) = remote::attach(launcher, subject, (kind, &domain.name), settings, (rate_hz, false))?;
     Ok((Box::new(source), opened))
 }
 

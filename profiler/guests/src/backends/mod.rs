@@ -6,6 +6,7 @@ pub(crate) mod access;
 pub mod choose;
 pub mod file;
 pub mod gdbstub;
+mod hosted;
 pub mod kvm;
 mod load;
 pub mod monitor;

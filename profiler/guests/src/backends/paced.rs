@@ -3,13 +3,12 @@
 
 use std::time::Duration;
 
-use glass_profiler_core::event::Event;
-use glass_profiler_core::model::Losses;
+use glass_profiler_core::event::{Event, RawSample};
 
 use crate::backends::load::Load;
 use crate::error::GuestError;
 use crate::sys::{monotonic_ns, run_first, sleep_precisely};
-use crate::{Counts, Flow, Guest, Source};
+use crate::{Attempt, Counts, Flow, Guest, Source, Taken};
 
 /// Sampling is to take a fifth of the guest's time at most: it runs this many times as long as it is stopped on average.
 const RUN_PER_PAUSE: u64 = 4;
@@ -63,7 +62,7 @@ impl Pacer {
         let mut pacer = Pacer {
             period_ns,
             start_ns,
-            deadline_ns: 0,
+            deadline_ns: start_ns,
             held_ns: 0,
             average_pause_ns: 0,
             average_spent_ns: 0,
@@ -73,14 +72,8 @@ impl Pacer {
             spared_ns: 0,
             late: 0,
         };
-        pacer.start(start_ns);
+        pacer.deadline_ns += pacer.random(period_ns);
         pacer
-    }
-
-    /// Restarts the clock, before the first sample.
-    fn start(&mut self, start_ns: u64) {
-        self.start_ns = start_ns;
-        self.deadline_ns = start_ns + self.random(self.period_ns);
     }
 
     /// A random time with this mean.
@@ -145,17 +138,26 @@ impl Pacer {
     }
 }
 
-/// Samples a guest at a fixed rate.
+/// Samples a guest at a fixed rate, each of its parts at times of its own: parts that were sampled one just after the other would show what
+/// one does while another has just stood, such as waiting for its lock.
 pub struct Paced<G> {
     guest: G,
-    pacer: Pacer,
+    rate_hz: u32,
+    parts: Vec<Part>,
     /// The end of sampling, once it has ended.
     ended_ns: Option<u64>,
+    longest_pause_ns: u64,
+    load: Load,
+}
+
+/// A part of a guest.
+struct Part {
+    pacer: Pacer,
+    /// When it was requested to stop, if it has not yet.
+    pending_ns: Option<u64>,
     delivered: u64,
     /// Samples of single tracks that were not possible.
     missing: u64,
-    longest_pause_ns: u64,
-    load: Load,
 }
 
 impl<G: Guest> Paced<G> {
@@ -164,14 +166,66 @@ impl<G: Guest> Paced<G> {
         sleep_precisely();
         // On a busy host it would wait for a CPU while the guest is stopped, and until a vCPU leaves its own.
         run_first();
+        let mut paced = Paced { guest, rate_hz, parts: Vec::new(), ended_ns: None, longest_pause_ns: 0, load: Load::new() };
+        paced.start();
+        paced
+    }
+
+    /// Starts the clocks of all parts.
+    fn start(&mut self) {
         let now = monotonic_ns();
-        let pacer = Pacer::new(now, rate_hz, now);
-        Paced { guest, pacer, ended_ns: None, delivered: 0, missing: 0, longest_pause_ns: 0, load: Load::new() }
+        let part = |index: usize| Part {
+            // Any seeds that are not the same: the deadlines of two parts are independent.
+            pacer: Pacer::new(now, self.rate_hz, now.wrapping_add((index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))),
+            pending_ns: None,
+            delivered: 0,
+            missing: 0,
+        };
+        self.parts = (0..self.guest.parts()).map(part).collect();
     }
 
     /// The guest.
     pub fn guest(&self) -> &G {
         &self.guest
+    }
+
+    /// How many tracks a part has.
+    fn tracks(&self) -> u64 {
+        self.guest.tracks() / (self.parts.len() as u64).max(1)
+    }
+
+    /// The part that is due first, and its deadline, among those that are not pending.
+    fn next(&self) -> Option<(usize, u64)> {
+        let ready = self.parts.iter().enumerate().filter(|(_, part)| part.pending_ns.is_none());
+        ready.map(|(index, part)| (index, part.pacer.deadline_ns())).min_by_key(|(_, deadline_ns)| *deadline_ns)
+    }
+
+    /// Passes on the samples of a part that was requested at `begun_ns`.
+    fn taken(&mut self, index: usize, begun_ns: u64, taken: Taken, sink: &mut dyn FnMut(Event)) {
+        let tracks = self.tracks();
+        let part = &mut self.parts[index];
+        part.pending_ns = None;
+        let pause_ns = taken.samples.iter().map(|sample| sample.frozen_ns).max().unwrap_or(0);
+        self.longest_pause_ns = self.longest_pause_ns.max(pause_ns);
+        let mut deliver = |part: &mut Part, samples: Vec<RawSample>| {
+            let count = samples.len() as u64;
+            part.delivered += count;
+            part.missing += tracks.saturating_sub(count);
+            samples.into_iter().map(Event::Sample).for_each(&mut *sink);
+        };
+        let Some(stood_until_ns) = taken.stood_until_ns else {
+            part.pacer.taken(begun_ns, monotonic_ns(), pause_ns);
+            return deliver(part, taken.samples);
+        };
+        // It was not waited for: what was due meanwhile is known.
+        part.pacer.taken(begun_ns, begun_ns, pause_ns);
+        let again: Vec<RawSample> = taken.samples.iter().map(|sample| RawSample { frozen_ns: 0, ..sample.clone() }).collect();
+        deliver(part, taken.samples);
+        while part.pacer.deadline_ns() < stood_until_ns {
+            let time_ns = part.pacer.deadline_ns();
+            part.pacer.taken(time_ns, time_ns, 0);
+            deliver(part, again.iter().map(|sample| RawSample { time_ns, ..sample.clone() }).collect());
+        }
     }
 }
 
@@ -179,48 +233,50 @@ impl<G: Guest> Source for Paced<G> {
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
         self.guest.announce(sink)?;
         // The time of announcing does not count for samples.
-        self.pacer.start(monotonic_ns());
+        self.start();
         Ok(())
     }
 
     fn collect(&mut self, wait: Duration, sink: &mut dyn FnMut(Event)) -> Result<Flow, GuestError> {
         self.load.look();
-        let until = monotonic_ns().saturating_add(wait.as_nanos() as u64);
+        let until_ns = monotonic_ns().saturating_add(wait.as_nanos() as u64);
         loop {
-            let deadline = self.pacer.deadline_ns();
-            if deadline > until {
-                self.guest.rest(until)?;
-                return Ok(Flow::More);
+            let due = self.next().filter(|(_, deadline_ns)| *deadline_ns <= until_ns);
+            let rested = self.guest.rest(due.map_or(until_ns, |(_, deadline_ns)| deadline_ns))?;
+            if let Some((index, taken)) = rested {
+                let begun_ns = self.parts[index].pending_ns.unwrap_or_else(monotonic_ns);
+                self.taken(index, begun_ns, taken, sink);
+                continue;
             }
-            self.guest.rest(deadline)?;
-            let now = monotonic_ns();
-            let Some(events) = self.guest.sample()? else {
-                self.ended_ns = Some(now);
-                return Ok(Flow::Ended);
-            };
-            let pauses =
-                events.iter().map(|event| if let Event::Sample(sample) = event { sample.frozen_ns } else { 0 });
-            let pause_ns = pauses.max().unwrap_or(0);
-            self.pacer.taken(now, monotonic_ns(), pause_ns);
-            self.longest_pause_ns = self.longest_pause_ns.max(pause_ns);
-            let samples = events.iter().filter(|event| matches!(event, Event::Sample(_))).count() as u64;
-            self.delivered += samples;
-            self.missing += self.guest.tracks().saturating_sub(samples);
-            events.into_iter().for_each(&mut *sink);
+            let Some((index, _)) = due else { return Ok(Flow::More) };
+            let begun_ns = monotonic_ns();
+            match self.guest.sample(index)? {
+                Attempt::Taken(taken) => self.taken(index, begun_ns, taken, sink),
+                Attempt::Pending => self.parts[index].pending_ns = Some(begun_ns),
+                Attempt::Ended => {
+                    self.ended_ns = Some(begun_ns);
+                    return Ok(Flow::Ended);
+                }
+            }
         }
     }
 
     fn counts(&self) -> Counts {
-        let overdue = self.pacer.lost(self.ended_ns.unwrap_or_else(monotonic_ns));
-        let tracks = self.guest.tracks();
-        let losses = Losses { overdue: overdue * tracks, not_stopped: self.missing, ..Losses::default() };
-        let late = (self.pacer.late * tracks).min(self.delivered);
-        Counts { delivered: self.delivered, losses, late, helpers_cpu_ns: 0 }
+        let (now_ns, tracks) = (self.ended_ns.unwrap_or_else(monotonic_ns), self.tracks());
+        let mut counts = Counts::default();
+        for part in &self.parts {
+            counts.delivered += part.delivered;
+            counts.losses.overdue += part.pacer.lost(now_ns) * tracks;
+            counts.losses.not_stopped += part.missing;
+            counts.late += (part.pacer.late * tracks).min(part.delivered);
+        }
+        counts
     }
 
     fn detach(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
         self.ended_ns.get_or_insert_with(monotonic_ns);
-        let (spared, load) = (self.pacer.spared(), self.load.overload());
+        let spared: u64 = self.parts.iter().map(|part| part.pacer.spared()).sum();
+        let load = self.load.overload();
         let longest_ms = self.longest_pause_ns as f64 / 1e6;
         if spared > 0 {
             let why = load.map_or(String::new(), |(waiting, cpus)| {

@@ -48,6 +48,12 @@ impl OpenedFiles {
         OpenedFiles { files: Arc::default(), opener: Some(Arc::new(opener)) }
     }
 
+    /// These, and all others are opened by another process.
+    #[must_use]
+    pub(crate) fn and_by(self, opener: Opener) -> OpenedFiles {
+        OpenedFiles { opener: Some(Arc::new(opener)), ..self }
+    }
+
     /// The file at a path as a process sees it, or as we do.
     fn found(&self, process: Option<u32>, path: &str) -> Option<File> {
         match &self.opener {

@@ -51,6 +51,11 @@ impl Tracee {
         Ok(tracee)
     }
 
+    /// Its thread ID.
+    pub(crate) fn id(&self) -> u32 {
+        self.thread as u32
+    }
+
     /// A request whose data is a number, or nothing.
     fn request(&self, request: libc::c_uint, data: *mut c_void) -> io::Result<()> {
         // SAFETY: every caller passes a request that takes `data` as a number and touches no memory of

@@ -66,6 +66,12 @@ impl LinuxPlan {
     }
 }
 
+/// A sample of a core that runs a guest of the guest, of which nothing is known: one frame.
+pub(crate) fn nested(track: u32, state: CoreState) -> RawSample {
+    let segment = Segment { space: SPACE, mode: Mode::Hypervisor, registers: state.registers.into(), ..Default::default() };
+    RawSample { track, segments: vec![segment], ..Default::default() }
+}
+
 impl CopyPlan {
     /// Room for the stack of a sample, all of it touched: a page fault would be part of the pause.
     pub(crate) fn room(&self) -> Vec<u8> {

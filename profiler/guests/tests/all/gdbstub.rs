@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::gdb::Gdb;
 use crate::common::{Fixture, PATIENCE, attach_stub, build, cores_of, take};
-use glass_profiler_core::event::Event;
+use glass_profiler_core::event::{Event, RawSample};
 use glass_profiler_core::model::State;
 use glass_profiler_guests::backends::gdbstub::QemuVm;
 use glass_profiler_guests::backends::paced::Paced;
@@ -33,9 +33,9 @@ fn memory_of_four_vcpus_through_the_socket() {
     let Some(fixture) = fixture else { return };
     // Nothing but samples shows when all cores have started.
     let start = Instant::now();
-    let runs = |event: &Event| matches!(event, Event::Sample(sample) if sample.state == State::Running);
+    let runs = |sample: &RawSample| sample.state == State::Running;
     let have_started = || -> Result<bool, GuestError> {
-        Ok(attach_stub(&fixture)?.sample()?.is_some_and(|events| events.iter().all(runs)))
+        Ok(attach_stub(&fixture)?.sample_all()?.is_some_and(|samples| samples.iter().all(runs)))
     };
     while !have_started().unwrap_or(false) {
         assert!(start.elapsed() < PATIENCE, "it does not start");
@@ -87,10 +87,7 @@ fn expect_a_core_that_never_started(flags: &[&str]) {
     // To be attached to has held both.
     assert!(frozen.iter().map(|(track, _)| *track).eq([0, 1]) && frozen.iter().all(|(_, ns)| *ns > 0), "{frozen:?}");
     assert_eq!(names, [(0, "vcpu 0".to_owned()), (1, "vcpu 1".to_owned())]);
-    let states = guest.sample().unwrap().unwrap().into_iter().map(|event| match event {
-        Event::Sample(sample) => (sample.track, sample.state),
-        other => panic!("{other:?}"),
-    });
+    let states = guest.sample_all().unwrap().unwrap().into_iter().map(|sample| (sample.track, sample.state));
     assert_eq!(states.collect::<Vec<_>>(), [(0, State::Running), (1, State::NeverStarted)]);
     guest.detach().unwrap();
     fixture.assert_runs("after detaching");
@@ -182,11 +179,11 @@ fn the_wrong_file_is_refused_and_the_guest_runs_on() {
 fn a_guest_that_ends_is_no_error() {
     let Some(mut fixture) = Fixture::start(TCG, "ends", &["-fno-omit-frame-pointer"], true, 1) else { return };
     let mut guest = attach_stub(&fixture).unwrap();
-    assert!(guest.sample().unwrap().is_some());
+    assert!(guest.sample_all().unwrap().is_some());
     fixture.qemu.kill().unwrap();
     // The tracer of a thread has to collect its end first.
     let start = Instant::now();
-    while guest.sample().unwrap().is_some() {
+    while guest.sample_all().unwrap().is_some() {
         assert!(start.elapsed() < PATIENCE, "it was killed");
     }
     fixture.qemu.wait().unwrap();
@@ -215,6 +212,6 @@ fn a_killed_profiler_leaves_the_guest_running() {
 
 fn take_one(fixture: &Fixture) -> Result<(), GuestError> {
     let mut guest = attach_stub(fixture)?;
-    guest.sample()?;
+    guest.sample_all()?;
     guest.detach()
 }

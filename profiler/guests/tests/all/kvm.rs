@@ -68,10 +68,9 @@ fn expect_a_core_that_never_started(flags: &[&str]) {
     let mut seen = BTreeMap::new();
     for _ in 0..LOOKS {
         guest.rest(glass_profiler_guests::read_clocks().monotonic_ns + 5_000_000).unwrap();
-        for event in guest.sample().unwrap().into_iter().flatten() {
-            let Event::Sample(sample) = event else { panic!("{event:?}") };
+        for sample in guest.sample_all().unwrap().into_iter().flatten() {
             let what = match sample.state {
-                State::Running => "running",
+                State::Running | State::Stolen | State::InVmm => "running",
                 State::NeverStarted => "never started",
                 _ => "asleep",
             };
@@ -98,7 +97,7 @@ fn signals_of_the_vmm_arrive_while_it_is_sampled() {
         let debugger = scope.spawn(|| {
             let result = QemuVm::attach(&vm, settings.clone()).and_then(|mut debugger| {
                 for _ in 0..STOPS {
-                    assert!(debugger.sample()?.is_some());
+                    assert!(debugger.sample_all()?.is_some());
                     std::thread::sleep(Duration::from_millis(2));
                 }
                 debugger.detach()
@@ -108,7 +107,7 @@ fn signals_of_the_vmm_arrive_while_it_is_sampled() {
         });
         let start = Instant::now();
         while !done.load(Ordering::Relaxed) && start.elapsed() < PATIENCE {
-            assert!(guest.sample().unwrap().is_some());
+            assert!(guest.sample_all().unwrap().is_some());
             guest.rest(glass_profiler_guests::read_clocks().monotonic_ns + 1_000_000).unwrap();
         }
         debugger.join().unwrap().unwrap();
@@ -130,8 +129,7 @@ fn a_vmm_that_was_stopped_stays_so() {
     let mut sample_for = |duration: Duration| {
         let (start, mut all, mut paused) = (Instant::now(), 0, 0);
         while start.elapsed() < duration {
-            for event in guest.sample().unwrap().unwrap() {
-                let Event::Sample(sample) = event else { panic!("{event:?}") };
+            for sample in guest.sample_all().unwrap().unwrap() {
                 all += 1;
                 paused += u32::from(sample.state == State::Paused);
             }
@@ -177,10 +175,10 @@ fn the_wrong_file_is_refused_and_the_guest_runs_on() {
 fn a_guest_that_ends_is_no_error() {
     let Some(mut fixture) = start("ends", 1) else { return };
     let mut guest = attach(&fixture).unwrap();
-    assert!(guest.sample().unwrap().is_some());
+    assert!(guest.sample_all().unwrap().is_some());
     fixture.qemu.kill().unwrap();
     let start = Instant::now();
-    while guest.sample().unwrap().is_some() {
+    while guest.sample_all().unwrap().is_some() {
         assert!(start.elapsed() < PATIENCE, "the end is not noticed");
     }
     // Its parent sees the end only when we have collected the thread's.
@@ -234,7 +232,7 @@ fn sample_until_killed() {
     let symbols = vm.elf.clone().unwrap();
     let mut guest = KvmVm::attach(&vm, VmSettings::new(2048, symbols)).unwrap();
     let start = Instant::now();
-    while start.elapsed() < PATIENCE && guest.sample().unwrap().is_some() {}
+    while start.elapsed() < PATIENCE && guest.sample_all().unwrap().is_some() {}
 }
 
 #[test]

@@ -147,7 +147,7 @@ fn say(text: String) -> impl FnMut(&mut UnixStream) + Send + 'static {
 #[test]
 fn an_honest_one_is_believed() {
     let mut guest = attach_to("honest", |_, _| false).unwrap();
-    assert_eq!(guest.sample().unwrap().unwrap().len(), 1);
+    assert_eq!(guest.sample_all().unwrap().unwrap().len(), 1);
     guest.detach().unwrap();
 }
 
@@ -216,9 +216,9 @@ fn one_that_turns_bad_while_sampling() {
         is_it
     })
     .unwrap();
-    assert!(guest.sample().unwrap().is_some());
-    assert!(guest.sample().unwrap().is_some());
-    let error = guest.sample().err().unwrap().to_string();
+    assert!(guest.sample_all().unwrap().is_some());
+    assert!(guest.sample_all().unwrap().is_some());
+    let error = guest.sample_all().err().unwrap().to_string();
     assert!(error.contains("too few registers"), "{error}");
     let start = Instant::now();
     drop(guest);

@@ -51,7 +51,7 @@ fn sampled_through(option: &str, language: Language) {
     let mut first = attach_stub(&fixture).unwrap();
     let second = attach_stub(&fixture).err().unwrap();
     assert!(second.to_string().contains("a debugger is connected"), "{second}");
-    assert!(first.sample().unwrap().is_some());
+    assert!(first.sample_all().unwrap().is_some());
     first.detach().unwrap();
     // One that refuses the guest leaves nothing behind either.
     let other =
@@ -126,7 +126,7 @@ fn a_stub_that_cannot_be_switched_off_is_a_warning_and_used_by_the_next_recordin
     let Some(fixture) = start("on", "-qmp") else { return };
     let mut guest = attach_stub(&fixture).unwrap();
     let other = Monitor::connect(&fixture.vm().monitor.unwrap()).unwrap();
-    assert!(guest.sample().unwrap().is_some());
+    assert!(guest.sample_all().unwrap().is_some());
     guest.detach().unwrap();
     let warning = guest.left_behind().unwrap();
     assert!(warning.contains("stays on, for the next recording to use"), "{warning}");

@@ -53,8 +53,7 @@ fn expect_found(mut guest: impl Guest) {
     while samples < 50 {
         assert!(start.elapsed() < PATIENCE, "{samples} samples");
         guest.rest(read_clocks().monotonic_ns + Duration::from_millis(1).as_nanos() as u64).unwrap();
-        for event in guest.sample().unwrap().into_iter().flatten() {
-            let Event::Sample(sample) = event else { continue };
+        for sample in guest.sample_all().unwrap().into_iter().flatten() {
             let stack = images.unwind(&sample);
             assert_eq!(stack.end, StackEnd::Complete, "{stack:?}");
             for call in stack.calls {

@@ -61,7 +61,7 @@ fn record(
 ) {
     let settings = VmSettings::new(2048, elf.clone());
     let mut judges: BTreeMap<u32, Judge> = BTreeMap::new();
-    let mut attached = attach(&vm, wanted, &settings, Some(499), None).unwrap();
+    let mut attached = attach(&vm, wanted, &settings, (Some(499), false), None).unwrap();
     assert_eq!(attached.backend, backend);
     attached.source.announce(&mut |_| ()).unwrap();
     is_attached.store(true, Ordering::Release);
@@ -162,7 +162,7 @@ fn registers_that_it_requests_make_no_sample_late() {
             answers
         });
         for _ in 0..SAMPLES {
-            assert!(guest.sample().unwrap().is_some());
+            assert!(guest.sample_all().unwrap().is_some());
             guest.rest(glass_profiler_guests::read_clocks().monotonic_ns + 1_000_000).unwrap();
         }
         is_over.store(true, Ordering::Release);

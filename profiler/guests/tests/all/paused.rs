@@ -66,8 +66,7 @@ fn sample(guest: &mut impl Guest, count: usize) -> usize {
     let mut running = 0;
     for _ in 0..count {
         guest.rest(glass_profiler_guests::read_clocks().monotonic_ns + 1_000_000).unwrap();
-        for event in guest.sample().unwrap().unwrap() {
-            let Event::Sample(sample) = event else { panic!("{event:?}") };
+        for sample in guest.sample_all().unwrap().unwrap() {
             running += usize::from(sample.state == State::Running);
             assert!(matches!(sample.state, State::Running | State::Paused | State::NeverStarted), "{:?}", sample.state);
         }
@@ -191,7 +190,7 @@ fn a_killed_profiler_leaves_it_paused() {
 fn collect(source: &mut dyn Source, time: Duration) -> (usize, usize, usize) {
     let (mut running, mut paused, mut other) = (0, 0, 0);
     let flow = source.collect(time, &mut |event| match event {
-        Event::Sample(sample) if sample.state == State::Running => running += 1,
+        Event::Sample(sample) if matches!(sample.state, State::Running | State::Stolen | State::InVmm) => running += 1,
         Event::Sample(sample) if sample.state == State::Paused => paused += 1,
         _ => other += 1,
     });
@@ -206,7 +205,7 @@ fn under_kvm() {
     let Some(fixture) = start_kvm() else { return };
     let settings = VmSettings::new(2048, fixture.elf.clone());
     let record = |moment: &str, expected: &[Backend]| {
-        let mut attached = attach(&fixture.vm(), BackendChoice::Any, &settings, Some(200), None).unwrap();
+        let mut attached = attach(&fixture.vm(), BackendChoice::Any, &settings, (Some(200), false), None).unwrap();
         assert!(expected.contains(&attached.backend), "{moment}: {:?}", attached.backend);
         attached.source.announce(&mut |_| ()).unwrap();
         let (running, paused, other) = collect(attached.source.as_mut(), Duration::from_millis(200));
@@ -215,7 +214,7 @@ fn under_kvm() {
         attached.source.detach(&mut |_| ()).unwrap();
         expect_paused(&fixture, moment);
     };
-    let mut source = attach(&fixture.vm(), BackendChoice::Any, &settings, Some(200), None).unwrap().source;
+    let mut source = attach(&fixture.vm(), BackendChoice::Any, &settings, (Some(200), false), None).unwrap().source;
     source.announce(&mut |_| ()).unwrap();
     // QEMU waits for its vCPUs, whose signals go through our hands.
     let monitor = fixture.vm().monitor.unwrap();

@@ -1,6 +1,7 @@
 //! Samples a bare guest in a small VMM of our own by ptrace: what QEMU does not do on request. Skipped
 //! where `/dev/kvm` cannot be used.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::vmm::{Order, Vmm};
@@ -80,8 +81,7 @@ fn watch(guest: &mut KnownVm<KvmVm>, time: Duration) -> Vec<RawSample> {
     let (start, mut seen) = (Instant::now(), Vec::new());
     while start.elapsed() < time {
         guest.rest(glass_profiler_guests::read_clocks().monotonic_ns + 2_000_000).unwrap();
-        for event in guest.sample().unwrap().unwrap() {
-            let Event::Sample(sample) = event else { panic!("{event:?}") };
+        for sample in guest.sample_all().unwrap().unwrap() {
             seen.extend(Some(sample).filter(|sample| sample.track == 0));
         }
     }
@@ -90,6 +90,11 @@ fn watch(guest: &mut KnownVm<KvmVm>, time: Duration) -> Vec<RawSample> {
 
 fn count(samples: &[RawSample], state: State) -> usize {
     samples.iter().filter(|sample| sample.state == state).count()
+}
+
+/// Samples of a vCPU that runs, or would if the host or the VMM let it.
+fn active(samples: &[RawSample]) -> usize {
+    [State::Running, State::Stolen, State::InVmm].into_iter().map(|state| count(samples, state)).sum()
 }
 
 /// How soon a VM that is paused is seen to be, and how long it is watched after that.
@@ -104,7 +109,7 @@ fn a_vm_that_is_paused_while_it_is_sampled_is_shown_so() {
     assert!(guest.remark().is_none());
     for round in 0..3 {
         let running = watch(&mut guest, WATCHED);
-        assert_eq!(count(&running, State::Running), running.len(), "{round}");
+        assert_eq!(active(&running), running.len(), "{round}");
         pause_while_sampled(&mut vmm, &mut guest);
         let before = (vmm.rounds(0), vmm.rounds(1));
         watch(&mut guest, SEEN);
@@ -136,13 +141,74 @@ fn pause_while_sampled(vmm: &mut Vmm, guest: &mut KnownVm<KvmVm>) {
     }
 }
 
+/// For how long each thread of a process has waited for a CPU, in nanoseconds.
+fn waited_ns(pid: u32) -> Vec<(u32, u64)> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let of = |thread: std::fs::DirEntry| {
+        let id = thread.file_name().to_str().unwrap().parse().unwrap();
+        let text = std::fs::read_to_string(thread.path().join("schedstat")).unwrap();
+        (id, text.split_whitespace().nth(1).unwrap().parse().unwrap())
+    };
+    threads.map(|thread| of(thread.unwrap())).collect()
+}
+
+/// A process that keeps a CPU busy.
+struct Busy(std::process::Child);
+
+impl Busy {
+    fn on(cpu: &str) -> Busy {
+        Busy(Command::new("taskset").args(["-c", cpu, "sh", "-c", "while :; do :; done"]).spawn().unwrap())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A vCPU that shares its CPU with another process has half of it, and stands for the other half.
+#[test]
+fn stolen_time_is_what_the_host_counts() {
+    const POINTS: f64 = 5.0;
+    let Some(vmm) = Vmm::start("stolen", &[]) else { return };
+    let _busy = Busy::on("0");
+    let pinned = Command::new("taskset").args(["-a", "-c", "-p", "0", &vmm.child.id().to_string()]).output().unwrap();
+    assert!(pinned.status.success(), "{}", String::from_utf8_lossy(&pinned.stderr));
+    let mut source = Paced::new(attach(&vmm).unwrap(), 997);
+    source.announce(&mut |_| ()).unwrap();
+    let (start, before) = (Instant::now(), waited_ns(vmm.child.id()));
+    let mut seen: Vec<RawSample> = Vec::new();
+    while start.elapsed() < Duration::from_secs(4) {
+        let flow = source.collect(Duration::from_millis(50), &mut |event| {
+            if let Event::Sample(sample) = event {
+                seen.push(sample);
+            }
+        });
+        assert_eq!(flow.unwrap(), Flow::More);
+    }
+    let elapsed_ns = start.elapsed().as_nanos() as f64;
+    let waited = waited_ns(vmm.child.id()).into_iter().zip(before).map(|((_, now), (_, before))| now - before);
+    // Only the vCPU's thread runs, and waits to.
+    let expected = waited.max().unwrap() as f64 * 100.0 / elapsed_ns;
+    let stolen = count(&seen, State::Stolen) as f64 * 100.0 / seen.len() as f64;
+    println!("{stolen:.1} % of {} samples stolen, {expected:.1} % by the host", seen.len());
+    assert!((stolen - expected).abs() <= POINTS, "{stolen} % of {} samples are stolen, the host counts {expected} %", seen.len());
+    assert!(expected > 25.0, "{expected} %: nothing was stolen");
+    let counts = source.counts();
+    assert!(counts.losses.samples() * 10 < counts.delivered, "{counts:?}");
+    source.detach(&mut |_| ()).unwrap();
+    vmm.assert_runs("after detaching");
+}
+
 /// The thread of a halted vCPU waits on a condition too, if the VMM has the APIC: such a guest is idle.
 #[test]
 fn a_vcpu_whose_vmm_waits_for_its_interrupts_is_idle() {
     let Some(mut vmm) = Vmm::start_with("halts", &["-DHALTS"], &[]) else { return };
     let mut guest = attach(&vmm).unwrap();
     let seen = watch(&mut guest, Duration::from_secs(1));
-    let (idle, running) = (count(&seen, State::Idle), count(&seen, State::Running));
+    let (idle, running) = (count(&seen, State::Idle), active(&seen));
     assert_eq!(idle + running, seen.len(), "it is not paused");
     // It halts for 50 ms in turn with some 10 of computing, or with more where rdtsc is emulated.
     assert!(idle * 4 > seen.len() && running * 50 > seen.len(), "{idle} idle and {running} running");
@@ -161,12 +227,13 @@ fn a_halted_vcpu_whose_thread_does_not_sleep_is_idle() {
         seen.extend(watch(&mut guest, Duration::from_millis(2)));
         // KVM polls only where the thread has a CPU for itself. On a busy host the thread does not sleep either at a second sample
         // without a rest: it is on its way back.
-        for event in guest.sample().unwrap().unwrap() {
-            let Event::Sample(sample) = event else { panic!("{event:?}") };
+        for sample in guest.sample_all().unwrap().unwrap() {
             seen.push(sample);
         }
     }
-    assert_eq!(count(&seen, State::Idle), seen.len(), "{} of {} running", count(&seen, State::Running), seen.len());
+    let stolen = count(&seen, State::Stolen);
+    assert_eq!(count(&seen, State::Idle) + stolen, seen.len(), "{} of {} running", count(&seen, State::Running), seen.len());
+    assert!(stolen * 2 < seen.len(), "{stolen} of {} stolen", seen.len());
     guest.detach().unwrap();
 }
 
@@ -214,14 +281,14 @@ fn ram_that_may_shrink_is_read_as_a_file() {
 }
 
 /// Samples until `until`, each within bounded time.
-fn sample_until(guest: &mut KnownVm<KvmVm>, mut until: impl FnMut(Option<&[Event]>) -> bool) {
+fn sample_until(guest: &mut KnownVm<KvmVm>, mut until: impl FnMut(Option<&[RawSample]>) -> bool) {
     let start = Instant::now();
     loop {
         assert!(start.elapsed() < PATIENCE, "it is not noticed");
         let one = Instant::now();
-        let events = guest.sample().unwrap();
+        let samples = guest.sample_all().unwrap();
         assert!(one.elapsed() < Duration::from_secs(15), "a sample took {:?}", one.elapsed());
-        if until(events.as_deref()) {
+        if until(samples.as_deref()) {
             return;
         }
         guest.rest(glass_profiler_guests::read_clocks().monotonic_ns + 1_000_000).unwrap();
@@ -235,7 +302,7 @@ fn ram_that_goes_away_gives_empty_stacks() {
     vmm.order(Order::ShrinkRam);
     sample_until(
         &mut guest,
-        |events| matches!(events.unwrap(), [Event::Sample(sample)] if sample.segments[0].stack[0].1.is_empty()),
+        |samples| matches!(samples.unwrap(), [sample] if sample.segments[0].stack[0].1.is_empty()),
     );
     guest.detach().unwrap();
 }
@@ -246,8 +313,8 @@ fn a_vcpu_that_ends_leaves_the_other() {
     let mut guest = attach(&vmm).unwrap();
     vmm.order(Order::EndSecondVcpu);
     let mut alone = 0;
-    sample_until(&mut guest, |events| {
-        alone += usize::from(matches!(events.unwrap(), [Event::Sample(sample)] if sample.track == 0));
+    sample_until(&mut guest, |samples| {
+        alone += usize::from(matches!(samples.unwrap(), [sample] if sample.track == 0));
         alone == 10
     });
     guest.detach().unwrap();
@@ -259,7 +326,7 @@ fn a_vmm_that_becomes_another_program_has_ended() {
     let Some(vmm) = Vmm::start("exec", &["vcpus=2"]) else { return };
     let mut guest = attach(&vmm).unwrap();
     vmm.order(Order::Exec);
-    sample_until(&mut guest, |events| events.is_none());
+    sample_until(&mut guest, |samples| samples.is_none());
     guest.detach().unwrap();
 }
 
@@ -271,7 +338,7 @@ fn sample_until_killed() {
     let Ok(Found::Vm(vm)) = find::by_pid(pid.parse().unwrap()) else { return };
     let mut guest = KvmVm::attach(&vm, VmSettings::new(2048, elf.into())).unwrap();
     let start = Instant::now();
-    while start.elapsed() < PATIENCE && guest.sample().unwrap().is_some() {}
+    while start.elapsed() < PATIENCE && guest.sample_all().unwrap().is_some() {}
 }
 
 /// Two cores, signals and a filter: everything that could go wrong at once.

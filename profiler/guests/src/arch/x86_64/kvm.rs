@@ -8,12 +8,15 @@ use super::CoreState;
 
 // Offsets in bytes. They are the kernel's interface to programs and never change.
 pub(crate) const EXIT_REASON: usize = 8;
+pub(crate) const FLAGS: usize = 14;
 pub(crate) const VALID_REGISTERS: usize = 288;
 const GENERAL: usize = 304;
 const SYSTEM: usize = GENERAL + GENERAL_BYTES;
 pub(crate) const END: usize = SYSTEM + SYSTEM_BYTES;
 /// `KVM_EXIT_HLT`.
 pub(crate) const EXIT_HALT: u32 = 5;
+/// `KVM_RUN_X86_GUEST_MODE`, among the flags of 16 bits.
+pub(crate) const NESTED: u16 = 1 << 2;
 /// Bytes of `struct kvm_regs` and `struct kvm_sregs`.
 const GENERAL_BYTES: usize = 18 * 8;
 const SYSTEM_BYTES: usize = 312;
@@ -69,7 +72,7 @@ mod tests {
     #[test]
     fn registers_are_where_the_kernel_puts_them() {
         // Numbers from a C program that printed offsetof() of linux/kvm.h.
-        assert_eq!((EXIT_REASON, VALID_REGISTERS, GENERAL, SYSTEM, END), (8, 288, 304, 448, 760));
+        assert_eq!((EXIT_REASON, FLAGS, VALID_REGISTERS, GENERAL, SYSTEM, END), (8, 14, 288, 304, 448, 760));
         let mut bytes = [0u8; END];
         (bytes[312], bytes[424]) = (7, 8);
         // CR0 with paging and protection, CR4 with extensions of addresses, EFER with long mode.

@@ -77,7 +77,7 @@ impl VmAccess for QemuVm {
     }
 
     fn wait(&mut self, time: Duration) -> Result<(), GuestError> {
-        self.rest(monotonic_ns() + time.as_nanos() as u64)
+        self.rest(monotonic_ns() + time.as_nanos() as u64).map(drop)
     }
 
     fn give_up(&mut self) {

@@ -30,7 +30,6 @@ use glass_profiler_core::event::{Event, RawSample};
 use glass_profiler_core::guest::GuestKind;
 use glass_profiler_core::model::State;
 
-use crate::Guest;
 use crate::arch::x86_64::CoreState;
 use crate::arch::x86_64::gdb::Layout;
 use crate::backends::access::KnownVm;
@@ -43,6 +42,7 @@ use crate::sys::monotonic_ns;
 use crate::systems::image::VmImage;
 pub use crate::systems::image::VmSettings;
 use crate::systems::plan::{CopyPlan, HeldCore};
+use crate::{Attempt, Guest, Taken};
 use client::{bytes_of, protocol};
 use connection::Connection;
 use freeze::Freezer;
@@ -338,7 +338,7 @@ impl Guest for QemuVm {
         Ok(())
     }
 
-    fn sample(&mut self) -> Result<Option<Vec<Event>>, GuestError> {
+    fn sample(&mut self, _all: usize) -> Result<Attempt, GuestError> {
         let mut start_ns = monotonic_ns();
         let (mut hold, mut samples) = self.read_cores()?;
         for _ in 0..REPEATS_MAX {
@@ -351,7 +351,7 @@ impl Guest for QemuVm {
         }
         if hold == Hold::Ended {
             self.detach()?;
-            return Ok(None);
+            return Ok(Attempt::Ended);
         }
         self.stub.go()?;
         let is_paused = hold == Hold::Paused;
@@ -359,19 +359,18 @@ impl Guest for QemuVm {
         // From before the request to stop until after the request to resume: the guest is stopped for
         // a part of this time, never for more. One that is paused loses nothing, and does not run.
         let frozen_ns = if is_paused { 0 } else { monotonic_ns() - start_ns };
-        let events = samples.into_iter().map(|mut sample| {
+        for sample in &mut samples {
             sample.time_ns = start_ns;
             sample.frozen_ns = frozen_ns;
             if is_paused && sample.state != State::NeverStarted {
                 sample.state = State::Paused;
             }
-            Event::Sample(sample)
-        });
-        Ok(Some(events.collect()))
+        }
+        Ok(Attempt::Taken(Taken { samples, stood_until_ns: None }))
     }
 
-    fn rest(&mut self, until_ns: u64) -> Result<(), GuestError> {
-        self.stub.line().rest(until_ns)
+    fn rest(&mut self, until_ns: u64) -> Result<Option<(usize, Taken)>, GuestError> {
+        self.stub.line().rest(until_ns).map(|()| None)
     }
 
     fn remark(&self) -> Option<String> {

@@ -11,6 +11,7 @@ use super::affinity::Affinity;
 use super::page::{self, RunPage};
 use super::threads::{Found, Search};
 use super::vcpu::Hold;
+use super::vmm::VmmStacks;
 use super::waiting::Waiting;
 use super::{DETACH_TIMEOUT, KvmVm, Vcpu, permission};
 use crate::Guest;
@@ -64,6 +65,13 @@ impl KvmVm {
         KnownVm::of(KvmVm::seize(vm.pid, &vcpus)?, image)
     }
 
+    /// The same, with what the VMM does for a vCPU.
+    pub(crate) fn attach_with_vmm(vm: &Vm, settings: VmSettings) -> Result<KnownVm<KvmVm>, GuestError> {
+        let vcpus = settings.vcpus.clone();
+        let image = VmImage::load(GuestKind::Vm { vmm: vm.pid }, &vm.name, settings)?;
+        KnownVm::of(KvmVm::seize(vm.pid, &vcpus)?.with_the_vmm(vm.pid), image)
+    }
+
     /// Traces the threads of these vCPUs, of all if none is given. What the VM runs is not known yet.
     pub(crate) fn seize(pid: u32, vcpus: &[u32]) -> Result<KvmVm, GuestError> {
         if !CAN_CALL_AGAIN {
@@ -92,13 +100,15 @@ impl KvmVm {
         let mut vcpus = Vec::with_capacity(found.len());
         for Found { descriptor, id, thread } in found {
             let page = process.descriptor(descriptor.number).and_then(|vcpu| RunPage::open(&vcpu)).map_err(no_page)?;
-            let stat = File::open(format!("/proc/{pid}/task/{id}/stat")).ok();
+            let open = |name| File::open(format!("/proc/{pid}/task/{id}/{name}")).ok();
             vcpus.push(Vcpu {
                 index: descriptor.index,
                 page: Some(page),
                 thread,
                 is_synced: false,
-                stat,
+                stat: open("stat"),
+                schedule: open("schedstat"),
+                pending: None,
                 is_silent: true,
                 slept_at: None,
                 waiting: Waiting::new(pid, id),
@@ -107,12 +117,18 @@ impl KvmVm {
             });
         }
         let (memory, plan) = (Ram::default(), CopyPlan::default());
-        Ok(KvmVm { vcpus, memory, candidates, plan, signals, affinity: Affinity::new(), warnings: Vec::new() })
+        Ok(KvmVm { vcpus, memory, candidates, plan, signals, affinity: Affinity::new(), vmm: None, warnings: Vec::new() })
     }
 
     /// Keeps the threads of the process that started this one off the vCPUs' CPUs too.
     pub(crate) fn with_parent_elsewhere(mut self) -> KvmVm {
         self.affinity.include_parent();
+        self
+    }
+
+    /// Samples what the VMM does for a vCPU, too.
+    pub(crate) fn with_the_vmm(mut self, pid: u32) -> KvmVm {
+        self.vmm = Some(VmmStacks::of(pid));
         self
     }
 
@@ -126,7 +142,8 @@ impl KvmVm {
             };
             let state = vcpu.registers(call);
             vcpu.thread.release()?;
-            if let Some(state) = state {
+            // Of a nested guest nothing is known.
+            if let Some(state) = state.filter(|_| !self.vcpus[position].is_nested()) {
                 return Ok(Some(state));
             }
             self.rest(monotonic_ns() + 1_000_000)?;
@@ -138,6 +155,10 @@ impl KvmVm {
 impl VmAccess for KvmVm {
     fn vcpus(&self) -> Vec<u32> {
         self.vcpus.iter().map(|vcpu| vcpu.index).collect()
+    }
+
+    fn threads(&self) -> Vec<u32> {
+        self.vcpus.iter().map(|vcpu| vcpu.thread.id()).collect()
     }
 
     fn state(&mut self, vcpu: usize) -> Result<Option<CoreState>, GuestError> {
@@ -176,7 +197,7 @@ impl VmAccess for KvmVm {
     }
 
     fn wait(&mut self, time: Duration) -> Result<(), GuestError> {
-        self.rest(monotonic_ns() + time.as_nanos() as u64)
+        self.rest(monotonic_ns() + time.as_nanos() as u64).map(drop)
     }
 
     fn give_up(&mut self) {

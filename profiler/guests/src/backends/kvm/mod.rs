@@ -20,8 +20,10 @@ mod halt;
 mod page;
 pub(crate) mod permission;
 mod polling;
+mod schedule;
 mod threads;
 mod vcpu;
+pub(crate) mod vmm;
 mod waiting;
 
 use std::fs::File;
@@ -31,21 +33,24 @@ use std::time::Duration;
 use glass_profiler_core::event::{Event, RawSample};
 use glass_profiler_core::model::State;
 
-use crate::Guest;
 use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
 use crate::find::vcpus;
 use crate::memory::AddressSpace;
 use crate::memory::{Ram, Translator};
 use crate::sys::{ChildSignals, monotonic_ns};
-use crate::systems::plan::{CopyPlan, HeldCore};
+use crate::systems::plan::{self, CopyPlan, HeldCore};
+use crate::{Attempt, Guest, Taken};
 use affinity::Affinity;
 use page::RunPage;
 use vcpu::{Call, Hold, Thread};
+use vmm::VmmStacks;
 use waiting::Waiting;
 
 /// Limit of the wait for a vCPU: it may be stuck in the kernel, or wait for a CPU of a loaded host.
 const STOP_TIMEOUT: Duration = Duration::from_millis(500);
+/// The longest wait between two looks at the vCPUs, in case that SIGCHLD was swallowed.
+const LOOK_EVERY_NS: u64 = 100_000_000;
 /// The same for a detach.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -59,7 +64,20 @@ pub struct KvmVm {
     plan: CopyPlan,
     signals: ChildSignals,
     affinity: Affinity,
+    /// Also samples what the VMM does for a vCPU.
+    vmm: Option<VmmStacks>,
     warnings: Vec<String>,
+}
+
+/// A sample that was begun: what is known of it before the vCPU stops.
+struct Pending {
+    start_ns: u64,
+    /// For how long the thread has waited for a CPU until then, if that is known.
+    waited_ns: Option<u64>,
+    /// The thread sleeps.
+    sleeps: bool,
+    /// Room for its stack, allocated while the guest runs.
+    room: Vec<u8>,
 }
 
 /// A vCPU and its thread.
@@ -73,6 +91,10 @@ struct Vcpu {
     is_synced: bool,
     /// `/proc/PID/task/TID/stat`: its CPU, and for guests that do not report it, whether it sleeps.
     stat: Option<File>,
+    /// `/proc/PID/task/TID/schedstat`: for how long it waited for a CPU.
+    schedule: Option<File>,
+    /// The sample for which it was requested to stop, until it does.
+    pending: Option<Pending>,
     /// The guest did not report the state of this vCPU, the last time.
     is_silent: bool,
     /// Where a guest that does not report it was when the thread slept in `KVM_RUN`, the last time.
@@ -94,6 +116,11 @@ impl Vcpu {
     /// Those that KVM has written when the thread left `KVM_RUN` last.
     fn known_registers(&self) -> Option<CoreState> {
         self.page.as_ref().filter(|_| self.is_synced).map(RunPage::registers)
+    }
+
+    /// Whether the registers are those of a guest that the guest runs.
+    fn is_nested(&self) -> bool {
+        self.page.as_ref().is_some_and(RunPage::is_nested)
     }
 
     /// Whether the thread has left `KVM_RUN` because the guest halts.
@@ -154,20 +181,52 @@ pub fn is_vmm(pid: u32) -> bool {
 }
 
 impl KvmVm {
-    /// One sample of a vCPU; `Ok(None)` if none is possible now.
-    fn sample_vcpu(&mut self, position: usize) -> Result<Option<RawSample>, GuestError> {
+    /// Requests a vCPU to stop; `Attempt::Pending` if it does not at once.
+    fn begin(&mut self, position: usize) -> Result<Attempt, GuestError> {
         if self.vcpus[position].is_outside
             && let Some(waited) = self.sample_waiting(position)?
         {
-            return Ok(waited);
+            return Ok(Attempt::Taken(Taken { samples: waited.into_iter().collect(), stood_until_ns: None }));
         }
         let vcpu = &mut self.vcpus[position];
-        // Allocated while the guest runs.
         let room = self.plan.room();
         // A thread that sleeps in KVM_RUN waits for its guest to be woken, or started.
         let sleeps = vcpu.is_silent && vcpu.stat.as_ref().is_some_and(is_asleep);
-        let start_ns = monotonic_ns();
-        let Hold::Yes(call) = vcpu.thread.hold(&self.signals, STOP_TIMEOUT)? else { return Ok(None) };
+        let waited_ns = vcpu.schedule.as_ref().and_then(schedule::waited_ns);
+        let pending = Pending { start_ns: monotonic_ns(), waited_ns, sleeps, room };
+        match vcpu.thread.hold_at_once(&self.signals)? {
+            Hold::Yes(call) => Ok(Attempt::Taken(self.finish(position, call, pending)?)),
+            Hold::Ended => Ok(Attempt::Taken(Taken::default())),
+            Hold::Late => {
+                vcpu.pending = Some(pending);
+                Ok(Attempt::Pending)
+            }
+        }
+    }
+
+    /// The sample of a vCPU that was requested to stop, if it has: without one if that took too long.
+    fn look_at_pending(&mut self, position: usize) -> Result<Option<Taken>, GuestError> {
+        let vcpu = &mut self.vcpus[position];
+        let Some(pending) = vcpu.pending.take() else { return Ok(None) };
+        match vcpu.thread.has_stopped(&self.signals)? {
+            Hold::Yes(call) => Ok(Some(self.finish(position, call, pending)?)),
+            Hold::Late if monotonic_ns() - pending.start_ns < STOP_TIMEOUT.as_nanos() as u64 => {
+                vcpu.pending = Some(pending);
+                Ok(None)
+            }
+            Hold::Late | Hold::Ended => Ok(Some(Taken::default())),
+        }
+    }
+
+    /// The sample of a stopped vCPU, which resumes.
+    fn finish(&mut self, position: usize, call: vcpu::Call, pending: Pending) -> Result<Taken, GuestError> {
+        let Pending { start_ns, waited_ns, sleeps, room } = pending;
+        let vcpu = &mut self.vcpus[position];
+        let stop_ns = monotonic_ns();
+        let was_stolen = schedule::was_waiting(vcpu.schedule.as_ref(), waited_ns, start_ns..stop_ns);
+        if was_stolen {
+            vcpu.thread.stood_until(stop_ns);
+        }
         vcpu.is_outside = call.run_on.is_none();
         // Another process has stopped all of the VMM.
         let is_stopped = vcpu.thread.held().is_some_and(|(signal, _)| signal != libc::SIGTRAP);
@@ -183,17 +242,30 @@ impl KvmVm {
                 at: (call.run_on.is_some() && state.is_privileged).then(|| (rip, vcpu.slept_at == Some(rip))),
             };
             let mut core = Core { memory: &self.memory, translator, rest, was_asked: false };
-            let sample = self.plan.sample(vcpu.index as usize, state, &mut core, room);
+            let sample = match vcpu.is_nested() {
+                true => plan::nested(vcpu.index, state),
+                false => self.plan.sample(vcpu.index as usize, state, &mut core, room)?,
+            };
             vcpu.is_silent = core.was_asked;
             if is_asleep {
                 vcpu.slept_at = Some(rip);
             }
-            sample.map(|sample| Some(if is_stopped { vcpu.paused(Some(sample)) } else { sample }))
+            let sample = match (self.vmm, vcpu.thread.held()) {
+                (Some(vmm), Some((_, registers))) if vcpu.is_outside => vmm.above(sample, &registers),
+                _ => sample,
+            };
+            Ok(Some(match (is_stopped, was_stolen) {
+                (true, _) => vcpu.paused(Some(sample)),
+                (false, true) => in_state(sample, State::Stolen),
+                (false, false) if vcpu.is_outside => in_the_vmm(sample),
+                (false, false) => sample,
+            }))
         })();
         // Whatever the result, it resumes.
         vcpu.thread.release()?;
         let frozen_ns = vcpu.thread.take_frozen_ns();
-        Ok(sample?.map(|sample| RawSample { time_ns: start_ns, frozen_ns, ..sample }))
+        let samples = sample?.map(|sample| RawSample { time_ns: start_ns, frozen_ns, ..sample }).into_iter().collect();
+        Ok(Taken { samples, stood_until_ns: was_stolen.then_some(stop_ns) })
     }
 
     /// One sample of a vCPU whose thread waits for another thread of the VMM, without stopping it: see [`waiting`]. `Ok(None)` if it does not wait,
@@ -208,14 +280,15 @@ impl KvmVm {
             Some(state) => {
                 let (translator, rest) = (Translator::new(state.paging), Rest { is_halted, at: None });
                 let mut core = Core { memory: &self.memory, translator, rest, was_asked: false };
-                Some(self.plan.sample(vcpu.index as usize, state, &mut core, self.plan.room())?)
+                let sample = self.plan.sample(vcpu.index as usize, state, &mut core, self.plan.room())?;
+                Some(self.vmm.map_or(sample.clone(), |vmm| vmm.above_waiting(sample, &vcpu.waiting)))
             }
         };
         if !vcpu.waiting.is_unchanged() {
             // The vCPU may have run while it was copied from.
             return Ok(None);
         }
-        let sample = if waits_long && !is_halted { Some(vcpu.paused(sample)) } else { sample };
+        let sample = if waits_long && !is_halted { Some(vcpu.paused(sample)) } else { sample.map(in_the_vmm) };
         Ok(Some(sample.map(|sample| RawSample { time_ns: start_ns, ..sample })))
     }
 
@@ -249,6 +322,20 @@ impl KvmVm {
     }
 }
 
+/// A sample in a state of its thread, unless the vCPU was never started.
+fn in_state(sample: RawSample, state: State) -> RawSample {
+    let state = if sample.state == State::NeverStarted { State::NeverStarted } else { state };
+    RawSample { state, ..sample }
+}
+
+/// A sample of a vCPU whose thread is in the VMM: it is not executing, unless it would wait for work anyway.
+fn in_the_vmm(sample: RawSample) -> RawSample {
+    match sample.state {
+        State::Running | State::Spinning => RawSample { state: State::InVmm, ..sample },
+        _ => sample,
+    }
+}
+
 fn is_asleep(stat: &File) -> bool {
     let mut bytes = [0; 512];
     let count = stat.read_at(&mut bytes, 0).unwrap_or(0);
@@ -265,26 +352,33 @@ impl Guest for KvmVm {
         Ok(())
     }
 
-    fn sample(&mut self) -> Result<Option<Vec<Event>>, GuestError> {
-        let mut samples = Vec::with_capacity(self.vcpus.len());
-        // One after the other: each is stopped only for its own sample.
-        for position in 0..self.vcpus.len() {
-            samples.extend(self.sample_vcpu(position)?.map(Event::Sample));
-        }
-        Ok((!self.has_ended()).then_some(samples))
+    fn parts(&self) -> usize {
+        self.vcpus.len()
     }
 
-    fn rest(&mut self, until_ns: u64) -> Result<(), GuestError> {
+    fn sample(&mut self, part: usize) -> Result<Attempt, GuestError> {
+        if self.has_ended() {
+            return Ok(Attempt::Ended);
+        }
+        let attempt = self.begin(part)?;
+        Ok(if self.has_ended() { Attempt::Ended } else { attempt })
+    }
+
+    fn rest(&mut self, until_ns: u64) -> Result<Option<(usize, Taken)>, GuestError> {
         self.affinity.look(self.vcpus.iter().filter_map(|vcpu| vcpu.stat.as_ref()));
         loop {
-            for vcpu in &mut self.vcpus {
-                vcpu.thread.settle()?;
+            for position in 0..self.vcpus.len() {
+                if self.vcpus[position].pending.is_none() {
+                    self.vcpus[position].thread.settle()?;
+                } else if let Some(taken) = self.look_at_pending(position)? {
+                    return Ok(Some((position, taken)));
+                }
             }
             let left_ns = until_ns.saturating_sub(monotonic_ns());
             if left_ns == 0 {
-                return Ok(());
+                return Ok(None);
             }
-            self.signals.wait(Duration::from_nanos(left_ns));
+            self.signals.wait(Duration::from_nanos(left_ns.min(LOOK_EVERY_NS)));
         }
     }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use crate::arch::x86_64::CoreState;
-use crate::arch::x86_64::kvm::{END, EXIT_HALT, EXIT_REASON, VALID_REGISTERS, parse};
+use crate::arch::x86_64::kvm::{END, EXIT_HALT, EXIT_REASON, FLAGS, NESTED, VALID_REGISTERS, parse};
 use crate::sys::Map;
 
 /// `KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS`.
@@ -40,6 +40,12 @@ impl RunPage {
     pub(super) fn has_exited_to_halt(&self) -> bool {
         let mut reason = [0; 4];
         self.map.read(EXIT_REASON as u64, &mut reason) && u32::from_ne_bytes(reason) == EXIT_HALT
+    }
+
+    /// Whether the registers are those of a guest that the guest itself runs. Kernels before 6.12 do not report it.
+    pub(super) fn is_nested(&self) -> bool {
+        let mut flags = [0; 2];
+        self.map.read(FLAGS as u64, &mut flags) && u16::from_ne_bytes(flags) & NESTED != 0
     }
 }
 

@@ -37,6 +37,11 @@ impl Polling {
         waited_ns < LIMIT_NS && (self.trust > 0 || self.since >= TRY_EVERY)
     }
 
+    /// How long to poll for a stop that nobody waits for otherwise.
+    pub(super) fn limit_ns(&self) -> u64 {
+        if self.goes_on(0) { LIMIT_NS } else { 0 }
+    }
+
     /// Records how long a stop has taken.
     pub(super) fn stopped(&mut self, waited_ns: u64) {
         if self.trust == 0 && self.since < TRY_EVERY {

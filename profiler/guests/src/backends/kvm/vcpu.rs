@@ -73,8 +73,8 @@ pub(super) enum Hold {
 /// A thread of a VMM.
 pub(super) struct Thread {
     tracee: Tracee,
-    /// A stop was requested and has not arrived yet.
-    asked: bool,
+    /// When a stop was requested that has not arrived yet.
+    asked_ns: Option<u64>,
     /// It is stopped, with this signal.
     held: Option<(i32, ThreadRegisters)>,
     /// The address that it was put back to last.
@@ -98,7 +98,7 @@ impl Thread {
         let tracee = Tracee::seize(thread)?;
         Ok(Thread {
             tracee,
-            asked: false,
+            asked_ns: None,
             held: None,
             rewound: None,
             ended: false,
@@ -109,28 +109,54 @@ impl Thread {
         })
     }
 
-    /// Stops it, within `limit`.
-    pub(super) fn hold(&mut self, signals: &ChildSignals, limit: Duration) -> Result<Hold, GuestError> {
-        let start_ns = monotonic_ns();
-        let mut limit_ns = limit.as_nanos() as u64;
-        if self.asked {
-            // It was late before: a thread that is stuck in the kernel is not waited for each time.
-            limit_ns = 0;
-        } else if !self.ended {
+    /// Its thread ID.
+    pub(super) fn id(&self) -> u32 {
+        self.tracee.id()
+    }
+
+    /// Requests that it stops, unless that was requested already.
+    fn ask(&mut self) -> Result<(), GuestError> {
+        if self.asked_ns.is_none() && self.held.is_none() && !self.ended {
+            let now_ns = monotonic_ns();
             match self.tracee.interrupt() {
-                Ok(()) => self.asked = true,
+                Ok(()) => self.asked_ns = Some(now_ns),
                 Err(error) => self.lost(error, "stop")?,
             }
         }
+        Ok(())
+    }
+
+    /// Requests that it stops, and waits only as long as it may be about to. After `Hold::Late`, [`Thread::has_stopped`] returns when it has.
+    pub(super) fn hold_at_once(&mut self, signals: &ChildSignals) -> Result<Hold, GuestError> {
+        self.ask()?;
+        self.wait_for_stop(signals, self.polling.limit_ns())
+    }
+
+    /// Whether a requested stop has arrived.
+    pub(super) fn has_stopped(&mut self, signals: &ChildSignals) -> Result<Hold, GuestError> {
+        self.wait_for_stop(signals, 0)
+    }
+
+    /// Stops it, within `limit`; without a wait if it was late before: a thread that is stuck in the kernel is not waited for each time.
+    pub(super) fn hold(&mut self, signals: &ChildSignals, limit: Duration) -> Result<Hold, GuestError> {
+        let limit_ns = if self.asked_ns.is_some() { 0 } else { limit.as_nanos() as u64 };
+        self.ask()?;
+        self.wait_for_stop(signals, limit_ns)
+    }
+
+    fn wait_for_stop(&mut self, signals: &ChildSignals, limit_ns: u64) -> Result<Hold, GuestError> {
+        let start_ns = monotonic_ns();
+        let asked_ns = self.asked_ns.unwrap_or(start_ns);
         loop {
             if self.ended {
                 return Ok(Hold::Ended);
             }
             self.look()?;
-            let waited_ns = monotonic_ns() - start_ns;
+            let now_ns = monotonic_ns();
+            let waited_ns = now_ns - start_ns;
             if let Some((_, registers)) = &self.held {
-                self.polling.stopped(waited_ns);
-                self.held_since_ns = Some(start_ns);
+                self.polling.stopped(now_ns - asked_ns);
+                self.held_since_ns = Some(asked_ns);
                 let is_rewound = self.rewound.is_some_and(|address| is_rewound(registers, address));
                 let again =
                     is_rewound.then_some(Call { run_on: Some(arch::arguments(registers)[0]), interrupted: false });
@@ -187,7 +213,7 @@ impl Thread {
             // Left over from a call that another process made it execute.
             Ok(Some(Stop::Call)) => self.tracee.resume(0),
             Ok(Some(Stop::Event(signal))) => {
-                self.asked = false;
+                self.asked_ns = None;
                 self.tracee.registers().map(|registers| self.held = Some((signal, registers)))
             }
             Err(error) => Err(error),
@@ -248,6 +274,11 @@ impl Thread {
     /// Its stop and its registers, if it is stopped.
     pub(super) fn held(&self) -> Option<(i32, ThreadRegisters)> {
         self.held
+    }
+
+    /// It was not running before this time: its pause begins then.
+    pub(super) fn stood_until(&mut self, time_ns: u64) {
+        self.held_since_ns = self.held_since_ns.map(|since_ns| since_ns.max(time_ns));
     }
 
     /// How long it was stopped since the last query: from each stop request until it was resumed.

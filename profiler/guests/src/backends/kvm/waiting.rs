@@ -62,6 +62,13 @@ fn limit(call: &str) -> Option<Duration> {
     }
 }
 
+/// The last two numbers of such a line.
+fn stack_and_instruction(line: &str) -> Option<(u64, u64)> {
+    let mut words = line.split_ascii_whitespace().rev().map(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok());
+    let (instruction, stack) = (words.next()??, words.next()??);
+    Some((stack, instruction))
+}
+
 /// The numbers of switches in `/proc/PID/task/TID/status`.
 fn switches(status: &str) -> Option<(u64, u64)> {
     let number = |name: &str| status.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok();
@@ -107,6 +114,11 @@ impl Waiting {
         Some(u128::from(now_ns.saturating_sub(since_ns)) >= limit.as_nanos())
     }
 
+    /// The stack pointer and the instruction pointer of the wait in which it was at the last look.
+    pub(super) fn stack_and_instruction(&self) -> Option<(u64, u64)> {
+        stack_and_instruction(&self.last.as_ref()?.0.call)
+    }
+
     /// Whether it has been in the same wait since the last look.
     pub(super) fn is_unchanged(&self) -> bool {
         self.last.as_ref().is_some_and(|(last, _)| self.read().as_ref() == Some(last))
@@ -121,6 +133,12 @@ mod tests {
     use std::time::Instant;
 
     const CONDITION_LINE: &str = "202 0x7f10 0x189 0x0 0x0 0x0 0xffffffff 0x7ffe00 0x7f55\n";
+
+    #[test]
+    fn where_a_call_was_made() {
+        assert_eq!(stack_and_instruction(CONDITION_LINE), Some((0x7ffe00, 0x7f55)));
+        assert_eq!((stack_and_instruction("running\n"), stack_and_instruction("0x1")), (None, None));
+    }
 
     #[test]
     fn calls_that_wait_for_another_thread() {

@@ -30,6 +30,7 @@ pub struct RemoteVm {
     packets: Packets,
     holder: Option<Child>,
     vcpus: Vec<u32>,
+    threads: Vec<u32>,
     memories: usize,
     counts: Counts,
     /// The holder has detached, or is gone.
@@ -60,10 +61,12 @@ impl RemoteVm {
     /// With a holder at the other end.
     pub(super) fn of(packets: Packets, holder: Option<Child>) -> Result<RemoteVm, GuestError> {
         let room = vec![0; MESSAGE_BYTES_MAX];
-        let (vcpus, counts) = (Vec::new(), Counts::default());
-        let mut vm = RemoteVm { packets, holder, vcpus, memories: 0, counts, is_over: false, room };
+        let (vcpus, threads, counts) = (Vec::new(), Vec::new(), Counts::default());
+        let mut vm = RemoteVm { packets, holder, vcpus, threads, memories: 0, counts, is_over: false, room };
         match vm.answer()? {
-            Report::Attached { vcpus, memories } => (vm.vcpus, vm.memories) = (vcpus, memories),
+            Report::Attached { vcpus, threads, memories } => {
+                (vm.vcpus, vm.threads, vm.memories) = (vcpus, threads, memories);
+            }
             _ => return Err(gone()),
         }
         Ok(vm)
@@ -173,6 +176,10 @@ impl VmAccess for RemoteVm {
         self.vcpus.clone()
     }
 
+    fn threads(&self) -> Vec<u32> {
+        self.threads.clone()
+    }
+
     fn state(&mut self, vcpu: usize) -> Result<Option<CoreState>, GuestError> {
         match self.request(&Request::State { vcpu })? {
             Report::State(state) => Ok(state),
@@ -261,7 +268,8 @@ impl Source for RemoteVm {
     }
 }
 
-/// A VM in the hands of a new process, and what it runs by the symbol files of `settings`; and those files, open.
+/// A VM in the hands of a new process, and what it runs by the symbol files of `settings`; and those files, open. `with_vmm`: its samples also have the
+/// stack of the VMM.
 ///
 /// # Errors
 /// Those of the holder's attach; then those of the files, and of their comparison with the VM.
@@ -270,10 +278,10 @@ pub fn attach(
     subject: Subject,
     (kind, name): (GuestKind, &str),
     settings: VmSettings,
-    rate_hz: u32,
+    (rate_hz, with_vmm): (u32, bool),
 ) -> Result<(KnownVm<RemoteVm>, OpenedFiles), GuestError> {
     let opened = OpenedFiles::open(settings.symbols.iter().map(|file| file.path.as_path()));
-    let task = Task { subject, rate_hz, vcpus: settings.vcpus.clone() };
+    let task = Task { subject, rate_hz, with_vmm, vcpus: settings.vcpus.clone() };
     let vm = RemoteVm::start(launcher, &task)?;
     let warning = launcher.before_parsing.and_then(|before_parsing| before_parsing());
     let image = VmImage::load_of(kind, name, settings, &opened)?;

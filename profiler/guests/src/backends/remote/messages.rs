@@ -41,8 +41,8 @@ pub(super) enum Request {
 /// What the holder answers and reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Report {
-    /// It is attached: the vCPUs that are sampled, and the number of memories that may be the RAM.
-    Attached { vcpus: Vec<u32>, memories: usize },
+    /// It is attached: the vCPUs that are sampled, the threads that run them, and the number of memories that may be the RAM.
+    Attached { vcpus: Vec<u32>, threads: Vec<u32>, memories: usize },
     /// A request has failed, or sampling.
     Failed { is_of_the_backend: bool, sentence: String },
     /// Of a vCPU.
@@ -209,8 +209,9 @@ impl Report {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let kind = Writer::of_kind;
         let writer = match self {
-            Report::Attached { vcpus, memories } => {
-                kind(0).list(vcpus, |writer, vcpu| writer.number(*vcpu)).number(*memories as u32)
+            Report::Attached { vcpus, threads, memories } => {
+                let number = |writer: Writer, number: &u32| writer.number(*number);
+                kind(0).list(vcpus, number).list(threads, number).number(*memories as u32)
             }
             Report::Failed { is_of_the_backend, sentence } => {
                 kind(1).flag(*is_of_the_backend).bytes(sentence.as_bytes())
@@ -240,7 +241,10 @@ impl Report {
     pub(super) fn parse(bytes: &[u8]) -> Option<Report> {
         let mut reader = Reader(bytes);
         let report = match reader.byte()? {
-            0 => Report::Attached { vcpus: reader.list(Reader::number)?, memories: reader.number()? as usize },
+            0 => {
+                let (vcpus, threads) = (reader.list(Reader::number)?, reader.list(Reader::number)?);
+                Report::Attached { vcpus, threads, memories: reader.number()? as usize }
+            }
             1 => Report::Failed { is_of_the_backend: reader.flag()?, sentence: reader.text()? },
             2 if reader.flag()? => {
                 let (registers, paging) = (read_registers(&mut reader)?, read_paging(&mut reader)?);
@@ -321,7 +325,7 @@ mod tests {
             segments: vec![segment; 2],
         };
         vec![
-            Report::Attached { vcpus: vec![0, 3], memories: 2 },
+            Report::Attached { vcpus: vec![0, 3], threads: vec![77], memories: 2 },
             Report::Failed { is_of_the_backend: true, sentence: "why".to_owned() },
             Report::State(None),
             Report::State(Some(state())),

@@ -37,6 +37,8 @@ pub struct Task {
     pub subject: Subject,
     /// Samples per second and vCPU.
     pub rate_hz: u32,
+    /// By KVM, also sample what the VMM does for a vCPU.
+    pub with_vmm: bool,
     /// The vCPUs to sample, all if empty.
     pub vcpus: Vec<u32>,
 }
@@ -45,6 +47,7 @@ impl Task {
     /// As words of a command line.
     pub fn to_arguments(&self) -> Vec<String> {
         let (kind, number) = match self.subject {
+            Subject::Vm { pid, backend: Backend::Kvm } if self.with_vmm => ("kvm-and-vmm", pid),
             Subject::Vm { pid, backend: Backend::Kvm } => ("kvm", pid),
             Subject::Vm { pid, backend: Backend::Gdbstub | Backend::Monitor } => ("gdbstub", pid),
             Subject::Domain { id, force: false } => ("xen", id),
@@ -63,13 +66,13 @@ impl Task {
             _ => return None,
         };
         let subject = match kind.as_str() {
-            "kvm" => Subject::Vm { pid: number, backend: Backend::Kvm },
+            "kvm" | "kvm-and-vmm" => Subject::Vm { pid: number, backend: Backend::Kvm },
             "gdbstub" => Subject::Vm { pid: number, backend: Backend::Gdbstub },
             "xen" => Subject::Domain { id: number, force: false },
             "xen-of-any-version" => Subject::Domain { id: number, force: true },
             _ => return None,
         };
-        Some(Task { subject, rate_hz, vcpus })
+        Some(Task { subject, rate_hz, with_vmm: kind == "kvm-and-vmm", vcpus })
     }
 }
 
@@ -89,8 +92,9 @@ pub fn serve(socket: OwnedFd, task: &Task) -> io::Result<bool> {
     Ok(match task.subject {
         Subject::Vm { pid, backend } => match find_vm(pid) {
             Ok(vm) if backend == Backend::Kvm => {
-                let seized = KvmVm::seize(vm.pid, &task.vcpus);
-                link.hold(seized.map(KvmVm::with_parent_elsewhere), task.rate_hz)
+                let seized = KvmVm::seize(vm.pid, &task.vcpus).map(KvmVm::with_parent_elsewhere);
+                let seized = seized.map(|seized| if task.with_vmm { seized.with_the_vmm(vm.pid) } else { seized });
+                link.hold(seized, task.rate_hz)
             }
             Ok(vm) => link.hold(QemuVm::connect(&vm, &task.vcpus), task.rate_hz),
             Err(error) => link.refuse(&error),
@@ -218,7 +222,7 @@ impl Link {
             Ok(vm) => vm,
             Err(error) => return self.refuse(&error),
         };
-        self.report(&Report::Attached { vcpus: vm.vcpus(), memories: vm.memories() });
+        self.report(&Report::Attached { vcpus: vm.vcpus(), threads: vm.threads(), memories: vm.memories() });
         if !self.set_up(&mut vm) {
             vm.give_up();
             drop(vm);
@@ -304,9 +308,10 @@ mod tests {
 
     #[test]
     fn a_task_survives_the_command_line() {
-        let of = |subject| Task { subject, rate_hz: 997, vcpus: vec![0, 3] };
+        let of = |subject| Task { subject, rate_hz: 997, with_vmm: false, vcpus: vec![0, 3] };
         let tasks = [
             of(Subject::Vm { pid: 7, backend: Backend::Kvm }),
+            Task { with_vmm: true, ..of(Subject::Vm { pid: 7, backend: Backend::Kvm }) },
             of(Subject::Vm { pid: 7, backend: Backend::Gdbstub }),
             of(Subject::Domain { id: 3, force: true }),
             Task { vcpus: Vec::new(), ..of(Subject::Domain { id: 3, force: false }) },

@@ -17,7 +17,7 @@ use crate::backends::access::{View, VmAccess};
 use crate::error::GuestError;
 use crate::sys::Packets;
 use crate::systems::plan::CopyPlan;
-use crate::{Flow, Guest, Source};
+use crate::{Attempt, Flow, Guest, Source, Taken};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAGING: Paging = Paging { cr0: 1, cr3: 2, cr4: 3, efer: None };
@@ -87,11 +87,12 @@ impl Guest for Fake {
         Ok(())
     }
 
-    fn sample(&mut self) -> Result<Option<Vec<Event>>, GuestError> {
+    fn sample(&mut self, _all: usize) -> Result<Attempt, GuestError> {
         let number = self.seen.samples.fetch_add(1, Ordering::Relaxed);
         let segment = Segment { stack: vec![(1, self.plan.room())], ..Default::default() };
         let sample = RawSample { time_ns: number, segments: vec![segment], ..Default::default() };
-        Ok((number < self.samples_max).then(|| vec![Event::Sample(sample)]))
+        let taken = Taken { samples: vec![sample], stood_until_ns: None };
+        Ok(if number < self.samples_max { Attempt::Taken(taken) } else { Attempt::Ended })
     }
 
     fn tracks(&self) -> u64 {

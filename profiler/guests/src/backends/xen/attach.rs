@@ -114,7 +114,7 @@ impl VmAccess for XenDomain {
     }
 
     fn wait(&mut self, time: Duration) -> Result<(), GuestError> {
-        self.rest(monotonic_ns() + time.as_nanos() as u64)
+        self.rest(monotonic_ns() + time.as_nanos() as u64).map(drop)
     }
 
     fn give_up(&mut self) {

@@ -25,7 +25,6 @@ use glass_profiler_core::arch::x86_64::paging::Translator;
 use glass_profiler_core::event::{Event, RawSample};
 use glass_profiler_core::model::State;
 
-use crate::Guest;
 use crate::arch::x86_64::{CoreState, xen};
 use crate::error::GuestError;
 use crate::find::domains::layout::{DomainInfo, VcpuInfo};
@@ -33,6 +32,7 @@ use crate::memory::AddressSpace;
 use crate::sys::monotonic_ns;
 use crate::sys::xen::{Call, Guardian, Hypercalls};
 use crate::systems::plan::{CORE_STATE_READ, CopyPlan, HeldCore};
+use crate::{Attempt, Guest, Taken};
 use known::KnownPages;
 use memory::Frames;
 
@@ -414,30 +414,31 @@ impl Guest for XenDomain {
         Ok(())
     }
 
-    fn sample(&mut self) -> Result<Option<Vec<Event>>, GuestError> {
+    fn sample(&mut self, _all: usize) -> Result<Attempt, GuestError> {
         let time_ns = monotonic_ns();
-        let Some(info) = self.look()? else { return Ok(None) };
+        let Some(info) = self.look()? else { return Ok(Attempt::Ended) };
         let waits = |vcpu: &Vcpu| vcpu.info.is_blocked || !vcpu.info.is_online;
         let waiting = if !info.is_paused && self.vcpus.iter().all(waits) { self.sample_waiting()? } else { None };
         let Some(mut samples) = (match waiting {
             Some(samples) => Some(samples),
             None => self.sample_held(info.is_paused)?,
         }) else {
-            return Ok(None);
+            return Ok(Attempt::Ended);
         };
         if info.is_paused {
             self.paused_samples += 1;
             let started = samples.iter_mut().filter(|sample| sample.state != State::NeverStarted);
             started.for_each(|sample| sample.state = State::Paused);
         }
-        Ok(Some(samples.into_iter().map(|sample| Event::Sample(RawSample { time_ns, ..sample })).collect()))
+        samples.iter_mut().for_each(|sample| sample.time_ns = time_ns);
+        Ok(Attempt::Taken(Taken { samples, stood_until_ns: None }))
     }
 
-    fn rest(&mut self, until_ns: u64) -> Result<(), GuestError> {
+    fn rest(&mut self, until_ns: u64) -> Result<Option<(usize, Taken)>, GuestError> {
         self.guardian.look_after();
         self.frames.renew();
         std::thread::sleep(Duration::from_nanos(until_ns.saturating_sub(monotonic_ns())));
-        Ok(())
+        Ok(None)
     }
 
     fn remark(&self) -> Option<String> {

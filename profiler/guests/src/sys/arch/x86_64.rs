@@ -21,6 +21,27 @@ pub(crate) fn ip(registers: &ThreadRegisters) -> u64 {
     registers.rip
 }
 
+/// All that unwinding takes of them.
+pub(crate) fn for_unwinding(registers: &ThreadRegisters) -> glass_profiler_core::arch::Registers {
+    let it = registers;
+    // In the order of DWARF's numbers: System V ABI for AMD64, figure 3.36.
+    let general = [
+        it.rax, it.rdx, it.rcx, it.rbx, it.rsi, it.rdi, it.rbp, it.rsp, it.r8, it.r9, it.r10, it.r11, it.r12, it.r13, it.r14,
+        it.r15,
+    ];
+    glass_profiler_core::arch::x86_64::Registers::of_all(it.rip, general).into()
+}
+
+/// The stack pointer.
+pub(crate) fn sp(registers: &ThreadRegisters) -> u64 {
+    registers.rsp
+}
+
+/// Whether the thread is in a system call, which it has not left yet.
+pub(crate) fn is_in_call(registers: &ThreadRegisters) -> bool {
+    registers.orig_rax as i64 >= 0
+}
+
 /// The number of the system call in which the thread is, or that has just returned.
 pub(crate) fn call(registers: &ThreadRegisters) -> u64 {
     registers.orig_rax

@@ -60,7 +60,7 @@ pub fn sample_stub_until_killed() {
     let symbols = vm.elf.clone().unwrap();
     let mut guest = QemuVm::attach(&vm, VmSettings::new(2048, symbols)).unwrap();
     let start = Instant::now();
-    while start.elapsed() < PATIENCE && guest.sample().unwrap().is_some() {}
+    while start.elapsed() < PATIENCE && guest.sample_all().unwrap().is_some() {}
 }
 
 pub fn build(folder: &Path, name: &str, flags: &[&str]) -> Option<PathBuf> {
@@ -417,7 +417,8 @@ fn judge_all(
         assert!(start.elapsed() < PATIENCE * if is_long() { 20 } else { 2 }, "{taken} samples");
         let mut sink = |event| {
             if let Event::Sample(sample) = event {
-                assert_eq!(sample.state, State::Running);
+                // On a busy host the thread waits for a CPU, at any place of the guest.
+                assert!(matches!(sample.state, State::Running | State::Stolen | State::InVmm), "{:?}", sample.state);
                 pauses.add(sample.frozen_ns);
                 let (judge, count) =
                     judges.entry(sample.track).or_insert_with(|| (Judge::new(elf, rounds_are_long), 0));
