@@ -53,8 +53,8 @@ pub struct TargetArgs {
     /// Use symbols that do not match the VM's program, with a warning.
     #[arg(long, requires = "symbols")]
     pub force_symbols: bool,
-    /// Samples per second and vCPU or thread [default: 997 for a process (a prime, to avoid lockstep with timers), 199 for KVM and Xen, 79
-    /// for a gdbstub].
+    /// Samples per second and vCPU or thread [default: 997 for a process (a prime, to avoid lockstep with timers), 199 for KVM and Xen, 499
+    /// with --host, 79 for a gdbstub].
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=RATE_HZ_MAX))]
     pub rate: Option<u32>,
     /// Sample only this vCPU, by its number; may be given several times.

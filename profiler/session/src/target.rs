@@ -213,7 +213,8 @@ pub fn open(request: &Request) -> Result<Target, TargetError> {
         (Found::Process, Subject::Process(pid)) => *pid,
         (Found::Process, _) => 0,
     };
-    if request.with_host && !(matches!(found, Found::Vm(_)) && matches!(request.backend, Backend::Auto | Backend::Kvm)) {
+    if request.with_host && !(matches!(found, Found::Vm(_)) && matches!(request.backend, Backend::Auto | Backend::Kvm))
+    {
         return refuse(format!(
             "--host shows what the host does for a VM under KVM, and process {pid} is none, or --backend is not kvm: leave out --host"
         ));
@@ -358,8 +359,13 @@ fn vm_target(request: &Request, vm: &Vm) -> Result<Target, TargetError> {
         return Err(error.into());
     }
     let (settings, files) = vm_settings(request, vm.elf.as_deref(), &format!("the VM in process {}", vm.pid))?;
-    let Attached { source, backend, rate_hz, passed_over, opened } =
-        choose::attach(vm, request.wanted(), &settings, (request.rate_hz, request.with_host), request.launcher.as_ref())?;
+    let Attached { source, backend, rate_hz, passed_over, opened } = choose::attach(
+        vm,
+        request.wanted(),
+        &settings,
+        (request.rate_hz, request.with_host),
+        request.launcher.as_ref(),
+    )?;
     let backend = match backend {
         backends::Backend::Kvm if request.with_host => "ptrace and KVM's shared registers; the host by perf_event_open",
         backends::Backend::Kvm => "ptrace and KVM's shared registers",

@@ -8,7 +8,7 @@ use glass_profiler_core::guest::GuestKind;
 use crate::backends::Backend;
 use crate::backends::access::VmAccess;
 use crate::backends::gdbstub::QemuVm;
-use crate::backends::hosted::Host;
+use crate::backends::hosted::{self, Host};
 use crate::backends::kvm::{self, KvmVm};
 use crate::backends::paced::Paced;
 use crate::backends::remote::{self, Launcher, Subject};
@@ -108,7 +108,7 @@ pub fn attach(
     launcher: Option<&Launcher>,
 ) -> Result<Attached, GuestError> {
     if with_host {
-        return attach_with_host(vm, settings, rate_hz.unwrap_or(Backend::Kvm.default_rate_hz()), launcher);
+        return attach_with_host(vm, settings, rate_hz.unwrap_or(hosted::DEFAULT_RATE_HZ), launcher);
     }
     let Plan { backends, obstacles, .. } = plan(vm, wanted);
     let mut passed_over: Vec<GuestError> = obstacles.into_iter().map(|(_, error)| error).collect();
@@ -140,7 +140,7 @@ fn attach_with_host(
 ) -> Result<Attached, GuestError> {
     look_for_kvm(vm)?;
     // Before the attach, after which this process may have given up the rights for it.
-    let host = Host::open(vm.pid, launcher)?;
+    let host = Host::open(vm.pid, rate_hz, launcher)?;
     let zip = |vm: &dyn VmAccess| vm.vcpus().into_iter().zip(vm.threads()).collect::<Vec<_>>().into_iter();
     let (hosted, opened) = match launcher {
         Some(launcher) => {

@@ -12,7 +12,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use glass_profiler_core::arch::Registers;
 use glass_profiler_core::event::{Event, RawSample, Segment};
@@ -27,10 +27,13 @@ use crate::files::{OpenedFiles, Opener};
 use crate::proc::parent;
 use crate::{Counts, Flow, Source};
 
-/// Samples per second of CPU time of the host's threads. The nearest one is half a millisecond away on average.
-const RATE_HZ: u32 = 997;
+/// Samples per second of a vCPU, and of the CPU time of each thread of the host: one rate, so that their samples count for the same time. The kernel's
+/// nearest sample of a vCPU is half a millisecond away on average.
+pub(crate) const DEFAULT_RATE_HZ: u32 = 499;
 /// How much of their stacks is copied.
 const STACK_BYTES: u32 = 28 << 10;
+/// How often the kernel's buffers are emptied.
+const ROUND: Duration = Duration::from_millis(20);
 /// A sample of the kernel's that is further away is not merged.
 const APART_NS_MAX: u64 = 5_000_000;
 /// Rounds after which the kernel's samples of a moment are certainly there.
@@ -53,10 +56,10 @@ pub(crate) struct Host {
 
 impl Host {
     /// Opens what is needed to sample the processes around a VMM.
-    pub(crate) fn open(vmm: u32, launcher: Option<&Launcher>) -> Result<Host, GuestError> {
+    pub(crate) fn open(vmm: u32, rate_hz: u32, launcher: Option<&Launcher>) -> Result<Host, GuestError> {
         let opener = launcher.filter(|launcher| launcher.before_parsing.is_some());
         let opener = opener.map(|launcher| Opener::start(&launcher.program, &launcher.arguments)).transpose()?;
-        let settings = ProcessSettings { rate_hz: RATE_HZ, stack_bytes: STACK_BYTES };
+        let settings = ProcessSettings { rate_hz, stack_bytes: STACK_BYTES };
         Ok(Host { processes: Process::attach(root(vmm), settings)?, opener, vmm })
     }
 
@@ -170,12 +173,7 @@ impl Hosted {
                 if self.vmm_guest == Some(guest) && self.vmm_space.is_none() {
                     self.vmm_space = Some(space);
                 }
-                Event::Space {
-                    space,
-                    guest,
-                    process: process.map(process_number),
-                    copy_of: copy_of.map(space_number),
-                }
+                Event::Space { space, guest, process: process.map(process_number), copy_of: copy_of.map(space_number) }
             }
             Event::SpaceEnd(space) => Event::SpaceEnd(space_number(space)),
             Event::Map { space, mapping } => Event::Map { space: space_number(space), mapping },
@@ -261,12 +259,21 @@ impl Source for Hosted {
     }
 
     fn collect(&mut self, wait: Duration, sink: &mut dyn FnMut(Event)) -> Result<Flow, GuestError> {
-        let mut round = Vec::new();
-        let flow = self.vm.collect(wait, &mut |event| round.push(event));
-        self.held.push_back(round);
-        self.collect_host(sink)?;
-        self.release(ROUNDS, sink);
-        flow
+        let start = Instant::now();
+        loop {
+            let mut round = Vec::new();
+            let left = wait.saturating_sub(start.elapsed());
+            let flow = self.vm.collect(left.min(ROUND), &mut |event| round.push(event));
+            self.held.push_back(round);
+            self.collect_host(sink)?;
+            self.release(ROUNDS, sink);
+            if flow? == Flow::Ended {
+                return Ok(Flow::Ended);
+            }
+            if start.elapsed() >= wait {
+                return Ok(Flow::More);
+            }
+        }
     }
 
     fn counts(&self) -> Counts {

@@ -166,7 +166,8 @@ impl<G: Guest> Paced<G> {
         sleep_precisely();
         // On a busy host it would wait for a CPU while the guest is stopped, and until a vCPU leaves its own.
         run_first();
-        let mut paced = Paced { guest, rate_hz, parts: Vec::new(), ended_ns: None, longest_pause_ns: 0, load: Load::new() };
+        let mut paced =
+            Paced { guest, rate_hz, parts: Vec::new(), ended_ns: None, longest_pause_ns: 0, load: Load::new() };
         paced.start();
         paced
     }
@@ -176,7 +177,11 @@ impl<G: Guest> Paced<G> {
         let now = monotonic_ns();
         let part = |index: usize| Part {
             // Any seeds that are not the same: the deadlines of two parts are independent.
-            pacer: Pacer::new(now, self.rate_hz, now.wrapping_add((index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))),
+            pacer: Pacer::new(
+                now,
+                self.rate_hz,
+                now.wrapping_add((index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            ),
             pending_ns: None,
             delivered: 0,
             missing: 0,
@@ -219,7 +224,8 @@ impl<G: Guest> Paced<G> {
         };
         // It was not waited for: what was due meanwhile is known.
         part.pacer.taken(begun_ns, begun_ns, pause_ns);
-        let again: Vec<RawSample> = taken.samples.iter().map(|sample| RawSample { frozen_ns: 0, ..sample.clone() }).collect();
+        let again: Vec<RawSample> =
+            taken.samples.iter().map(|sample| RawSample { frozen_ns: 0, ..sample.clone() }).collect();
         deliver(part, taken.samples);
         while part.pacer.deadline_ns() < stood_until_ns {
             let time_ns = part.pacer.deadline_ns();

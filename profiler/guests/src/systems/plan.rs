@@ -68,7 +68,8 @@ impl LinuxPlan {
 
 /// A sample of a core that runs a guest of the guest, of which nothing is known: one frame.
 pub(crate) fn nested(track: u32, state: CoreState) -> RawSample {
-    let segment = Segment { space: SPACE, mode: Mode::Hypervisor, registers: state.registers.into(), ..Default::default() };
+    let segment =
+        Segment { space: SPACE, mode: Mode::Hypervisor, registers: state.registers.into(), ..Default::default() };
     RawSample { track, segments: vec![segment], ..Default::default() }
 }
 

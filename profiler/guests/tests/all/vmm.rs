@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 use crate::common::vmm::{Order, Vmm};
 use crate::common::{PATIENCE, assert_survives_kills, cores_of, take_of};
 use glass_profiler_core::event::{Event, RawSample};
+use glass_profiler_core::images::Images;
 use glass_profiler_core::model::State;
 use glass_profiler_guests::backends::kvm::KvmVm;
 use glass_profiler_guests::backends::paced::Paced;
+use glass_profiler_guests::files::HostFiles;
 use glass_profiler_guests::find::{self, Found};
 use glass_profiler_guests::{Flow, Guest, GuestError, KnownVm, Source, VmSettings};
 
@@ -194,10 +196,53 @@ fn stolen_time_is_what_the_host_counts() {
     let expected = waited.max().unwrap() as f64 * 100.0 / elapsed_ns;
     let stolen = count(&seen, State::Stolen) as f64 * 100.0 / seen.len() as f64;
     println!("{stolen:.1} % of {} samples stolen, {expected:.1} % by the host", seen.len());
-    assert!((stolen - expected).abs() <= POINTS, "{stolen} % of {} samples are stolen, the host counts {expected} %", seen.len());
+    assert!(
+        (stolen - expected).abs() <= POINTS,
+        "{stolen} % of {} samples are stolen, the host counts {expected} %",
+        seen.len()
+    );
     assert!(expected > 25.0, "{expected} %: nothing was stolen");
     let counts = source.counts();
     assert!(counts.losses.samples() * 10 < counts.delivered, "{counts:?}");
+    source.detach(&mut |_| ()).unwrap();
+    vmm.assert_runs("after detaching");
+}
+
+/// The ticks of this machine's clock.
+fn ticks() -> u64 {
+    // SAFETY: every x86-64 CPU has the instruction, and Linux permits it; it touches no memory.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
+/// vCPUs that were sampled one just after the other showed how they waited for the lock of one that had just stood (2026-11-25).
+#[test]
+fn waiting_for_a_lock_is_not_overcounted() {
+    const POINTS: f64 = 2.0;
+    const VCPUS: u64 = 4;
+    let Some(vmm) = Vmm::start_with("contends", &["-DCONTENDS"], &["vcpus=4"]) else { return };
+    let mut source = Paced::new(attach(&vmm).unwrap(), 997);
+    let (mut images, mut files) = (Images::default(), HostFiles::default());
+    source.announce(&mut |event| images.learn(&event, &mut files)).unwrap();
+    let (start, before, start_ticks) = (Instant::now(), vmm.words("waited", VCPUS), ticks());
+    let (mut all, mut waiting) = (0u32, 0u32);
+    while start.elapsed() < Duration::from_secs(8) {
+        let flow = source.collect(Duration::from_millis(50), &mut |event| {
+            let Event::Sample(sample) = event else { return };
+            let stack = images.unwind(&sample);
+            let mut names = stack.calls.iter().map(|call| {
+                let names = images.names(call.image.unwrap(), &mut files).unwrap();
+                names.locate(call.address).pop().unwrap().function
+            });
+            all += 1;
+            waiting += u32::from(names.any(|name| name == "acquire"));
+        });
+        assert_eq!(flow.unwrap(), Flow::More);
+    }
+    let elapsed = (ticks() - start_ticks) * VCPUS;
+    let waited: u64 = vmm.words("waited", VCPUS).iter().zip(before).map(|(now, before)| now - before).sum();
+    let (expected, sampled) = (waited as f64 * 100.0 / elapsed as f64, f64::from(waiting) * 100.0 / f64::from(all));
+    println!("{sampled:.2} % of {all} samples wait for the lock, {expected:.2} % by the guest");
+    assert!((sampled - expected).abs() <= POINTS, "{sampled} % of {all} samples wait, {expected} % of the time");
     source.detach(&mut |_| ()).unwrap();
     vmm.assert_runs("after detaching");
 }
@@ -232,7 +277,13 @@ fn a_halted_vcpu_whose_thread_does_not_sleep_is_idle() {
         }
     }
     let stolen = count(&seen, State::Stolen);
-    assert_eq!(count(&seen, State::Idle) + stolen, seen.len(), "{} of {} running", count(&seen, State::Running), seen.len());
+    assert_eq!(
+        count(&seen, State::Idle) + stolen,
+        seen.len(),
+        "{} of {} running",
+        count(&seen, State::Running),
+        seen.len()
+    );
     assert!(stolen * 2 < seen.len(), "{stolen} of {} stolen", seen.len());
     guest.detach().unwrap();
 }

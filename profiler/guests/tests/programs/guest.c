@@ -65,13 +65,45 @@ __attribute__((used)) KEPT uint64_t divide_error(uint64_t value) {
     return value + 2;
 }
 
-#ifdef HALTS
+#if defined HALTS || defined CONTENDS
 static inline uint64_t ticks(void) {
     uint32_t low, high;
     __asm__ volatile("rdtsc" : "=a"(low), "=d"(high));
     return (uint64_t)high << 32 | low;
 }
+#endif
 
+#ifdef CONTENDS
+// A lock that is taken in the order of arrival, and for how many ticks each core has waited for it.
+volatile uint64_t arrived, served, waited[4];
+
+KEPT void acquire(uint64_t core) {
+    uint64_t start = ticks(), mine = __atomic_fetch_add(&arrived, 1, __ATOMIC_ACQUIRE);
+    while (__atomic_load_n(&served, __ATOMIC_ACQUIRE) != mine) {}
+    waited[core] += ticks() - start;
+}
+
+KEPT void hold(void) {
+    spin(1);
+    __atomic_fetch_add(&served, 1, __ATOMIC_RELEASE);
+}
+
+KEPT void outside(void) {
+    spin(2);
+}
+
+// With four cores there is always one that waits: each holds the lock for a quarter of the time.
+static void contend(uint64_t core) {
+    for (;;) {
+        acquire(core);
+        hold();
+        outside();
+        rounds[core]++;
+    }
+}
+#endif
+
+#ifdef HALTS
 // Halts and computes in turn. Nothing interrupts it, so who runs it has to end each halt, or it is the last.
 static void halt_and_compute(uint64_t core) {
     rounds[core] = 10;
@@ -89,6 +121,9 @@ void run(uint64_t core) {
 #endif
 #ifdef ALL_CORES
     if (core == 0) start_other_cores();
+#endif
+#ifdef CONTENDS
+    contend(core);
 #endif
     for (;;) {
         a(core << 38 | (rounds[core] & 0x3fffffffff));

@@ -117,7 +117,16 @@ impl KvmVm {
             });
         }
         let (memory, plan) = (Ram::default(), CopyPlan::default());
-        Ok(KvmVm { vcpus, memory, candidates, plan, signals, affinity: Affinity::new(), vmm: None, warnings: Vec::new() })
+        Ok(KvmVm {
+            vcpus,
+            memory,
+            candidates,
+            plan,
+            signals,
+            affinity: Affinity::new(),
+            vmm: None,
+            warnings: Vec::new(),
+        })
     }
 
     /// Keeps the threads of the process that started this one off the vCPUs' CPUs too.

@@ -49,8 +49,8 @@ use waiting::Waiting;
 
 /// Limit of the wait for a vCPU: it may be stuck in the kernel, or wait for a CPU of a loaded host.
 const STOP_TIMEOUT: Duration = Duration::from_millis(500);
-/// The longest wait between two looks at the vCPUs, in case that SIGCHLD was swallowed.
-const LOOK_EVERY_NS: u64 = 100_000_000;
+/// How often a vCPU that was requested to stop is looked at, in case that SIGCHLD was swallowed.
+const LOOK_EVERY_NS: u64 = 1_000_000;
 /// The same for a detach.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -378,7 +378,9 @@ impl Guest for KvmVm {
             if left_ns == 0 {
                 return Ok(None);
             }
-            self.signals.wait(Duration::from_nanos(left_ns.min(LOOK_EVERY_NS)));
+            let is_pending = self.vcpus.iter().any(|vcpu| vcpu.pending.is_some());
+            let wait_ns = if is_pending { left_ns.min(LOOK_EVERY_NS) } else { left_ns };
+            self.signals.wait(Duration::from_nanos(wait_ns));
         }
     }
 

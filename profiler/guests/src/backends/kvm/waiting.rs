@@ -64,7 +64,8 @@ fn limit(call: &str) -> Option<Duration> {
 
 /// The last two numbers of such a line.
 fn stack_and_instruction(line: &str) -> Option<(u64, u64)> {
-    let mut words = line.split_ascii_whitespace().rev().map(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok());
+    let mut words =
+        line.split_ascii_whitespace().rev().map(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok());
     let (instruction, stack) = (words.next()??, words.next()??);
     Some((stack, instruction))
 }

@@ -122,6 +122,13 @@ impl Vmm {
         self.word(6) == order as u64
     }
 
+    /// Words of the guest's memory, by the symbol of the first.
+    pub fn words(&self, symbol: &str, words: u64) -> Vec<u64> {
+        let image = Image::parse(&std::fs::read(&self.elf).unwrap(), &[symbol]).unwrap();
+        let address = image.symbol(symbol).unwrap();
+        (0..words).map(|word| count(&self.ram, address + word * 8)).collect()
+    }
+
     /// A core's counter: it grows while the core runs.
     pub fn rounds(&self, core: u64) -> u64 {
         count(&self.ram, self.rounds + core * 8)
