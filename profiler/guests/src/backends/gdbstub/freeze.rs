@@ -10,7 +10,8 @@
 //! A thread that was stopped while it holds QEMU's lock is resumed until it releases the lock. That is a
 //! system call, since the main loop waits for the lock, and at its end the thread is stopped again.
 //!
-//! It may also hold a lock that the main loop spins for. While the main loop is busy for long, the threads run for short moments.
+//! It may also hold a lock that the main loop spins for. While the main loop spins, the threads run for short moments. (They did so whenever it was busy for
+//! long until 2026-11-27: after the devices that it had served meanwhile, the guest continued, and no more was where it had waited for them.)
 //!
 //! The kernel resumes all these threads if we die, at any moment. None is stopped for longer than
 //! [`FROZEN_NS_MAX`] because of another one; such a sample is displaced, and counted.
@@ -36,6 +37,13 @@ const STOP_NS_MAX: u64 = 5_000_000_000;
 const LOOK_EVERY: Duration = Duration::from_micros(150);
 /// Interval of polling threads that are about to wait: they need no other thread for it.
 const LOOK_SOON: Duration = Duration::from_micros(50);
+/// When it has been busy for so long without spinning as we know it, it may spin in another way.
+const STUCK_NS_MAX: u64 = 10_000_000;
+/// How long the main thread may take to stop for a look at what it executes.
+const LOOK_NS_MAX: u64 = 2_000_000;
+/// Bytes of code that are looked at, before and from the instruction pointer on. QEMU's loop for a lock (`qemu_spin_lock`) is shorter.
+const CODE_BEFORE: u64 = 16;
+const CODE_BYTES: usize = 32;
 /// How long a thread runs to release a lock. Waking it takes most of it.
 const NUDGE_NS: u64 = 30_000;
 /// The longest sleep in waiting for a stop, in case that SIGCHLD was swallowed.
@@ -266,6 +274,27 @@ pub(super) enum Frozen {
     Late,
 }
 
+/// Whether code has the instruction by which a processor is told that a loop spins: `pause` of x86-64.
+fn has_pause(code: &[u8]) -> bool {
+    const PAUSE: [u8; 2] = [0xf3, 0x90];
+    code.windows(PAUSE.len()).any(|bytes| bytes == PAUSE)
+}
+
+/// For how long the main loop has been busy.
+#[derive(Debug, Clone, Copy)]
+struct Busy {
+    /// Since when, or since the vCPUs have run for it.
+    since_ns: u64,
+    /// When it was looked at what it executes.
+    looked_ns: u64,
+}
+
+impl Busy {
+    fn since(since_ns: u64) -> Busy {
+        Busy { since_ns, looked_ns: since_ns }
+    }
+}
+
 /// The threads of a VM's vCPUs, and the main thread.
 pub(super) struct Freezer {
     pid: u32,
@@ -310,23 +339,42 @@ impl Freezer {
         self.vcpus.iter_mut().chain([&mut self.main]).try_for_each(|thread| attempt(thread, &mut act))
     }
 
-    /// Helps the main thread to continue: a thread that has the lock that it waits for is resumed until it releases the lock. The time of
-    /// the last nudge is `None` if the vCPUs have stopped for the main thread: then it is about to continue them.
-    fn help(&mut self, main: Call, nudged_ns: &mut Option<u64>) -> Result<(), GuestError> {
-        match (main, nudged_ns) {
-            (Call::Lock(address), nudged_ns) => {
+    /// Helps the main thread to continue: a thread that has the lock that it waits for is resumed until it releases the lock.
+    /// `busy` is `None` if the vCPUs have stopped for the main thread: then it is about to continue them.
+    fn help(&mut self, main: Call, busy: &mut Option<Busy>) -> Result<(), GuestError> {
+        match (main, busy) {
+            (Call::Lock(address), busy) => {
                 let owner = self.owner(address);
                 // It has no owner for a moment when it is released.
-                let is_any = owner == 0 && nudged_ns.is_some();
+                let is_any = owner == 0 && busy.is_some();
                 self.each(|vcpu| if is_any || vcpu.id == owner { vcpu.step() } else { Ok(()) })?;
             }
-            (Call::Other, Some(nudged_ns)) if monotonic_ns() - *nudged_ns > BUSY_NS_MAX => {
-                self.each(Thread::nudge)?;
-                *nudged_ns = monotonic_ns();
+            (Call::Other, Some(busy)) if monotonic_ns() - busy.looked_ns > BUSY_NS_MAX => {
+                if self.main_spins()? || monotonic_ns() - busy.since_ns > STUCK_NS_MAX {
+                    self.each(Thread::nudge)?;
+                    busy.since_ns = monotonic_ns();
+                }
+                busy.looked_ns = monotonic_ns();
             }
             (Call::Other | Call::Idle | Call::Condition(_), _) => {}
         }
         Ok(())
+    }
+
+    /// Whether the main thread spins for a lock: it is stopped for a look at its code.
+    fn main_spins(&mut self) -> Result<bool, GuestError> {
+        attempt(&mut self.main, Thread::ask)?;
+        let start_ns = monotonic_ns();
+        while !self.main.is_settled() && monotonic_ns() - start_ns < LOOK_NS_MAX {
+            attempt(&mut self.main, |main| main.look().map(drop))?;
+        }
+        let mut code = [0; CODE_BYTES];
+        if self.main.is_held() {
+            let ip = self.main.tracee.registers().map_or(0, |registers| arch::ip(&registers));
+            read_process(self.pid, ip.wrapping_sub(CODE_BEFORE), &mut code);
+        }
+        attempt(&mut self.main, Thread::resume)?;
+        Ok(has_pause(&code))
     }
 
     /// Stops the vCPUs that do not wait, and the first one in any case, so that the VM cannot be stopped. Then waits until the main loop
@@ -373,7 +421,7 @@ impl Freezer {
         may_run: bool,
     ) -> Result<Frozen, GuestError> {
         let start_ns = monotonic_ns();
-        let mut nudged_ns = Some(start_ns);
+        let mut busy = Some(Busy::since(start_ns));
         let mut waited_at = None;
         let mut turn = Turn::default();
         loop {
@@ -382,6 +430,10 @@ impl Freezer {
                 _ => self.each(|vcpu| vcpu.look().map(drop))?,
             }
             attempt(&mut self.main, |main| main.look().map(drop))?;
+            if turn == Turn::Main {
+                // A look at its code took too long.
+                attempt(&mut self.main, Thread::resume)?;
+            }
             if turn == Turn::Main && is_done(self)? {
                 return Ok(Frozen::Yes);
             }
@@ -393,16 +445,16 @@ impl Freezer {
                     waited_at = if let Call::Condition(word) = main { Some(word) } else { None };
                     attempt(&mut self.main, Thread::ask)?;
                     self.each(Thread::release)?;
-                    nudged_ns = None;
+                    busy = None;
                 }
                 Act::ReleaseMain => {
                     if !seen.vcpus_wait {
-                        nudged_ns = Some(monotonic_ns());
+                        busy = Some(Busy::since(monotonic_ns()));
                     }
                     self.each(Thread::ask)?;
                     attempt(&mut self.main, Thread::resume)?;
                 }
-                Act::Help => self.help(main, &mut nudged_ns)?,
+                Act::Help => self.help(main, &mut busy)?,
                 Act::Wait => self.signals.wait(LOOK_SOON),
             }
             if monotonic_ns() - start_ns > FROZEN_NS_MAX {
@@ -427,14 +479,14 @@ impl Freezer {
     /// them. `is_answered` returns whether the main loop has handled the request.
     pub(super) fn stop(&mut self, mut is_answered: impl FnMut() -> Result<bool, GuestError>) -> Result<(), GuestError> {
         let start_ns = monotonic_ns();
-        let mut nudged_ns = Some(start_ns);
+        let mut busy = Some(Busy::since(start_ns));
         loop {
             self.each(|thread| thread.look().map(drop))?;
             let main = self.main.doing();
             if matches!(main, Call::Condition(_)) || is_answered()? || monotonic_ns() - start_ns > FROZEN_NS_MAX {
                 return self.go();
             }
-            self.help(main, &mut nudged_ns)?;
+            self.help(main, &mut busy)?;
             self.signals.wait(LOOK_EVERY);
         }
     }
@@ -496,6 +548,13 @@ impl Drop for Freezer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn loops_that_spin() {
+        // pause; mov (%rdi), %eax; test %eax, %eax; jne.
+        assert!(has_pause(&[0x66, 0x90, 0xf3, 0x90, 0x8b, 0x07, 0x85, 0xc0, 0x75, 0xf8]));
+        assert!(!has_pause(&[0xf3, 0x0f, 0x90, 0x8b, 0x07, 0xf3]));
+    }
 
     #[test]
     fn what_the_main_thread_waits_for() {
