@@ -8,10 +8,11 @@
 //!
 //! The kernel samples a vCPU's thread at other times than we stop it. So a sample of the guest gets the kernel's functions of the sample that is nearest to
 //! it, if KVM handled an exit then, and the distance between the two: over many samples the shares are those of the kernel's samples, while the guest's
-//! function below is the one that ran at about that time.
+//! function below is the one that ran at about that time. The kernel's samples during our own stops are left out.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use glass_profiler_core::arch::Registers;
@@ -36,6 +37,8 @@ const STACK_BYTES: u32 = 28 << 10;
 const ROUND: Duration = Duration::from_millis(20);
 /// A sample of the kernel's that is further away is not merged.
 const APART_NS_MAX: u64 = 5_000_000;
+/// What a stop for a sample costs a thread after it: to be resumed, and to enter the guest again. The kernel's samples in it are of us.
+const AFTER_STOP_NS: u64 = 60_000;
 /// Rounds after which the kernel's samples of a moment are certainly there.
 const ROUNDS: usize = 2;
 /// The numbers of guests, address spaces and tracks of the host are so much higher than in a recording of its processes alone, where they begin with 0.
@@ -102,6 +105,13 @@ struct Merged {
 }
 
 impl Merged {
+    /// Forgets the samples of a stop.
+    fn leave_out(&mut self, stop: Range<u64>) {
+        if stop.end - stop.start > AFTER_STOP_NS {
+            self.seen.retain(|(time_ns, _)| !stop.contains(time_ns));
+        }
+    }
+
     /// The sample that is nearest to a time, if KVM handled an exit then. Older ones are forgotten.
     fn nearest(&mut self, time_ns: u64) -> Option<Segment> {
         while self.seen.get(1).is_some_and(|(next_ns, _)| *next_ns <= time_ns) {
@@ -228,8 +238,20 @@ impl Hosted {
         sample
     }
 
+    /// Forgets the kernel's samples of our own stops.
+    fn leave_out_stops(&mut self) {
+        for event in self.held.iter().flatten() {
+            if let Event::Sample(sample) = event
+                && let Some(vcpu) = self.vcpus.values_mut().find(|vcpu| vcpu.vcpu == sample.track)
+            {
+                vcpu.leave_out(sample.time_ns..sample.time_ns.saturating_add(sample.frozen_ns + AFTER_STOP_NS));
+            }
+        }
+    }
+
     /// Passes on what the VM delivered, except in the last rounds.
     fn release(&mut self, rounds_left: usize, sink: &mut dyn FnMut(Event)) {
+        self.leave_out_stops();
         while self.held.len() > rounds_left {
             for event in self.held.pop_front().unwrap_or_default() {
                 sink(match event {
@@ -313,5 +335,16 @@ mod tests {
         // It slept for long.
         assert_eq!(at(40_000_000), None);
         assert_eq!(at(89_000_000), Some((4, 1_000_000)));
+    }
+
+    #[test]
+    fn samples_of_our_own_stops_are_left_out() {
+        let seen = [(1_000, None), (2_000, None), (90_000, None)];
+        let mut merged = Merged { vcpu: 0, seen: seen.into() };
+        // A sample that was no stop.
+        merged.leave_out(1_000..1_000 + AFTER_STOP_NS);
+        assert_eq!(merged.seen.len(), 3);
+        merged.leave_out(1_500..1_500 + 20_000 + AFTER_STOP_NS);
+        assert_eq!(merged.seen.iter().map(|(time_ns, _)| *time_ns).collect::<Vec<_>>(), [1_000, 90_000]);
     }
 }
