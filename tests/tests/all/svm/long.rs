@@ -47,6 +47,7 @@ pub const PLANS: &[Plan] = &[
         cases: &[
             ("tests_of_vmms", |guests| own_tests(guests, "vmm::")),
             ("tests_of_kvm", |guests| own_tests(guests, "kvm::")),
+            ("tests_of_layouts", |guests| own_tests(guests, "layouts::")),
         ],
     },
 ];
