@@ -27,6 +27,7 @@ pub mod router;
 pub mod stacks;
 pub mod svm;
 pub mod terminal;
+pub mod vmm;
 pub mod vsock;
 pub mod xen;
 

@@ -40,6 +40,17 @@ pub fn built(name: &str) -> Option<PathBuf> {
     found(folder().join(name))
 }
 
+/// The program `name` of the workspace, built with the tests themselves; `None` after printing that the test is skipped.
+///
+/// # Panics
+/// When it is not built although `cargo xtask test` has built it.
+pub fn beside(name: &str) -> Option<PathBuf> {
+    // A test is in TARGET/PROFILE/deps, a program in TARGET/PROFILE.
+    let own = std::env::current_exe().unwrap_or_default();
+    let profile = own.ancestors().skip(1).find(|folder| folder.file_name().is_some_and(|name| name != "deps"));
+    found(profile.unwrap_or(Path::new("")).join(name))
+}
+
 /// The program `name` without shared libraries, for machines that have none: `glass`, or an example of `glass-profiler-guests`. `None` after
 /// the test was reported as skipped.
 ///

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
-/// The VM platform exists for x86-64 alone.
-const EXCLUDED: [&str; 1] = ["glass-platform-vm"];
+/// The VM platform exists for x86-64 alone, and so does the VMM that boots its images in tests.
+const EXCLUDED: [&str; 2] = ["glass-platform-vm", "glass-tests-vmm"];
 /// Where Debian has the sources of several versions of the standard library.
 const SOURCE: &str = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian trixie-backports main\n";
 const PACKAGE: &str = "rust-src";

@@ -10,6 +10,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
+/// The package of the VMM that tests of several packages start.
+const VMM: &str = "glass-tests-vmm";
 /// The interval between lines of progress.
 const QUIET: Duration = Duration::from_secs(1);
 
@@ -23,7 +25,7 @@ pub struct Program {
     path: PathBuf,
     /// Folder of the package, in which its tests run.
     folder: PathBuf,
-    /// The package's programs, which its integration tests start.
+    /// The package's programs, which its integration tests start, and the VMM for tests.
     starts: Vec<PathBuf>,
 }
 
@@ -94,7 +96,7 @@ pub fn build(selection: &[&str]) -> Result<Vec<Program>> {
         bail!("`{description}` failed ({status})");
     }
     for test in tests.iter_mut().filter(|test| test.is_integration()) {
-        let own = others.iter().filter(|other| other.package == test.package);
+        let own = others.iter().filter(|other| other.package == test.package || other.package == VMM);
         test.starts = own.map(|other| other.path.clone()).collect();
     }
     Ok(tests)

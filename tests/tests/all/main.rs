@@ -21,6 +21,7 @@ mod hostile;
 mod interrupts;
 mod ipv6;
 mod jailed;
+mod layouts;
 mod live;
 mod load;
 mod loss;

@@ -17,6 +17,7 @@ use crate::error::GuestError;
 use crate::files::OpenedFiles;
 use crate::find::domains::Domain;
 use crate::find::{Vm, vcpus};
+use crate::memory::{MemorySource, Ram};
 use crate::stream::SocketAddress;
 use crate::{Source, VmSettings};
 
@@ -218,7 +219,7 @@ fn is_traced(pid: u32) -> bool {
 }
 
 fn has_ram_file(pid: u32) -> std::io::Result<bool> {
-    Ok(crate::memory::RamFile::open(pid)?.is_some())
+    Ok(Ram::candidates_of(pid, MemorySource::Mappings)?.iter().any(Ram::is_file))
 }
 
 /// Whether a socket could be connected to. Opening one as a file fails in any case, but with another

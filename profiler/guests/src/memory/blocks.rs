@@ -19,6 +19,8 @@ pub(super) struct Block {
     pub(super) bytes: u64,
     /// The file that it is mapped from, and its offset; none if it is private to the VMM.
     pub(super) file: Option<(File, u64)>,
+    /// The number of that file, else 0.
+    pub(super) inode: u64,
 }
 
 /// The memory map of a VMM, and the blocks in it that may be RAM: files first, then by size.
@@ -28,7 +30,7 @@ pub(super) fn of(pid: u32) -> io::Result<(Vec<MapsLine>, Vec<Block>)> {
     for piece in join(&lines) {
         let file =
             if is_shared_file(&piece) { descriptor(pid, &piece)?.map(|file| (file, piece.offset)) } else { None };
-        blocks.push(Block { host: piece.start, bytes: piece.end - piece.start, file });
+        blocks.push(Block { host: piece.start, bytes: piece.end - piece.start, file, inode: piece.inode });
     }
     blocks.sort_by_key(|block| (block.file.is_none(), std::cmp::Reverse(block.bytes)));
     Ok((lines, blocks))

@@ -3,14 +3,18 @@
 //! May use: `sys`, `proc`. Not: what stops a guest, and what runs in it.
 
 mod blocks;
+mod evidence;
 mod layout;
 mod live;
 mod ram;
+mod slots;
 
 pub use glass_profiler_core::arch::x86_64::paging::{Paging, Translator};
 pub use glass_profiler_core::memory::Physical;
 pub use live::{LiveSpace, ProcessSpace};
-pub use ram::Ram;
+pub use ram::{MemorySource, Ram};
+
+pub(crate) use evidence::InUse;
 
 use crate::error::GuestError;
 

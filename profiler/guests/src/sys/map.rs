@@ -16,6 +16,9 @@ pub(crate) struct Map {
 // SAFETY: the mapping belongs to the value, not to a thread; all accesses are volatile or atomic.
 unsafe impl Send for Map {}
 
+// SAFETY: threads that share it read with volatile loads, as beside the other party, or use atomics; none has a reference into the mapping.
+unsafe impl Sync for Map {}
+
 impl Map {
     /// Maps the first `bytes` of `file`. It must not shrink later: a read would then raise SIGBUS, which
     /// ends the process: check `cannot_shrink`.

@@ -23,7 +23,7 @@ pub(crate) mod xen;
 
 pub(crate) use affinity::Cpus;
 pub(crate) use awake::{leave_session, stay_awake};
-pub(crate) use bpf::{RED_ZONE, RedZone};
+pub(crate) use bpf::{FileOffsets, KernelReader, RED_ZONE, RedZone, open_files};
 pub(crate) use fork::Held;
 pub(crate) use map::Map;
 pub(crate) use other_end::OtherEnd;

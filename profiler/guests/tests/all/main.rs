@@ -5,6 +5,7 @@ mod file;
 mod gdbstub;
 mod jit;
 mod kvm;
+mod layouts;
 mod linux;
 mod malfunctioning;
 mod monitor;

@@ -41,12 +41,19 @@ pub const PLANS: &[Plan] = &[
         cases: &[("a_linux_of_two_vcpus", super::a_linux_of_two_vcpus)],
     },
     Plan {
+        name: "nodes",
+        processor: Processor::FourLevels,
+        start: "",
+        cases: &[("a_linux_of_three_nodes", a_linux_of_three_nodes)],
+    },
+    Plan {
         name: "own",
         processor: Processor::FourLevels,
         start: "",
         cases: &[
             ("tests_of_vmms", |guests| own_tests(guests, "vmm::")),
             ("tests_of_kvm", |guests| own_tests(guests, "kvm::")),
+            ("tests_of_layouts", |guests| own_tests(guests, "layouts::")),
         ],
     },
 ];
@@ -55,6 +62,8 @@ pub const PLANS: &[Plan] = &[
 const IDLE_ERROR_PERCENT_MAX: f64 = 5.0;
 /// Most broken stacks, in percent.
 const BROKEN_PERCENT_MAX: f64 = 1.0;
+/// How long Linux may take to boot in a machine of three nodes.
+const NODES_PATIENCE: Duration = Duration::from_secs(180);
 /// One group of that program.
 const OWN_TESTS: Duration = Duration::from_secs(1200);
 
@@ -135,6 +144,39 @@ fn five_levels(guests: &mut Guests) {
     let flags = guests.linux_flags();
     assert!(flags.contains(&"la57".to_owned()), "{flags:?}");
     super::a_linux_of_two_vcpus(guests);
+}
+
+/// A Linux whose RAM is three files, in an order that nothing but its memory shows to a process that may run no BPF program: its page tables lie in all of
+/// them.
+fn a_linux_of_three_nodes(guests: &mut Guests) {
+    const WITHOUT_BPF: &str =
+        "setpriv --bounding-set -bpf,-perfmon,-sys_admin --inh-caps -bpf,-perfmon,-sys_admin glass record";
+    let node = |(id, mib): (&str, u32)| {
+        format!("-object memory-backend-memfd,id={id},size={mib}M,share=on -numa node,memdev={id}")
+    };
+    let nodes = [("a", 64), ("b", 192), ("c", 128)].map(node).join(" ");
+    guests.run(&format!(
+        "grep -v ']$' /proc/kallsyms >kallsyms
+        setsid qemu-system-x86_64 -name nodes -M q35 -accel kvm -cpu host -smp 2 -m 384 {nodes} -nodefaults -no-user-config -display none \
+            -no-reboot -serial file:$shared/nodes.log -pidfile nodes.pid -kernel $image/kernel -initrd $image/guest-files \
+            -append 'console=ttyS0 earlyprintk=ttyS0 panic=-1 quiet cryptomgr.notests' >$shared/nodes.end 2>&1 </dev/null &"
+    ));
+    guests.lab.wait_for_text("nodes.log", "LINUX READY", NODES_PATIENCE).unwrap();
+    for (name, record) in [("slots", "glass record"), ("mappings", WITHOUT_BPF)] {
+        let said = guests.run(&format!(
+            "{record} --pid $(cat nodes.pid) --backend kvm --symbols kallsyms {RATE} --duration 8 --output $shared/{name}.pftrace 2>&1"
+        ));
+        assert!(!said.contains("some of its RAM is not known"), "{name}: {said}");
+        let tracks = guests.tracks(name);
+        let known: Vec<_> = tracks.iter().flat_map(|track| track.known()).collect();
+        let broken = known.iter().filter(|piece| piece.broken.is_some()).count();
+        assert!(
+            broken as f64 <= known.len() as f64 * BROKEN_PERCENT_MAX / 100.0,
+            "{name}: {broken} of {}",
+            known.len()
+        );
+        assert!(known.len() > 20, "{name}: {known:?}");
+    }
 }
 
 /// The profiler's tests with this name, built for this machine.

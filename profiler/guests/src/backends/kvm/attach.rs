@@ -22,7 +22,7 @@ use crate::find::Vm;
 use crate::find::vcpus;
 use crate::find::vcpus::Descriptor;
 use crate::find::vcpus::is_wanted;
-use crate::memory::{AddressSpace, LiveSpace, Ram};
+use crate::memory::{AddressSpace, InUse, LiveSpace, Ram};
 use crate::sys::arch::CAN_CALL_AGAIN;
 use crate::sys::{ChildSignals, Process, kvm_extension, monotonic_ns};
 use crate::systems::image::{VmImage, VmSettings};
@@ -30,6 +30,8 @@ use crate::systems::plan::CopyPlan;
 
 /// How often a vCPU is stopped until one stop has ended a `KVM_RUN`.
 const FIRST_STOPS_MAX: u32 = 1000;
+/// The most vCPUs whose page tables and stacks show where RAM is.
+const VCPUS_USED_MAX: usize = 16;
 /// `KVM_CAP_SYNC_REGS` of `linux/kvm.h`.
 const CAP_SYNC_REGS: i32 = 74;
 
@@ -159,6 +161,19 @@ impl KvmVm {
         }
         Ok(None)
     }
+
+    /// Has each candidate fit what the vCPUs use. A vCPU that shows no registers at once is left out.
+    fn settle_memories(&mut self) -> Result<(), GuestError> {
+        let mut in_use = Vec::new();
+        for vcpu in self.vcpus.iter_mut().take(VCPUS_USED_MAX) {
+            let Hold::Yes(call) = vcpu.thread.hold(&self.signals, DETACH_TIMEOUT)? else { continue };
+            let state = vcpu.registers(call);
+            vcpu.thread.release()?;
+            in_use.extend(state.map(|state| InUse { paging: state.paging, stack_pointer: state.registers.rsp }));
+        }
+        self.candidates.iter_mut().for_each(|ram| ram.settle(&in_use));
+        Ok(())
+    }
 }
 
 impl VmAccess for KvmVm {
@@ -171,7 +186,15 @@ impl VmAccess for KvmVm {
     }
 
     fn state(&mut self, vcpu: usize) -> Result<Option<CoreState>, GuestError> {
-        if vcpu < self.vcpus.len() { self.first_state(vcpu) } else { Ok(None) }
+        if vcpu >= self.vcpus.len() {
+            return Ok(None);
+        }
+        let state = self.first_state(vcpu)?;
+        // With the first vCPU an attempt begins to find what the VM runs.
+        if vcpu == 0 && self.candidates.iter().any(Ram::is_doubtful) {
+            self.settle_memories()?;
+        }
+        Ok(state)
     }
 
     fn memories(&self) -> usize {
@@ -193,7 +216,7 @@ impl VmAccess for KvmVm {
         }
         if !self.memory.is_whole() {
             self.warnings.push(
-                "where the VM has its RAM above 2 GiB is not known, so nothing is read there: stacks may be cut short"
+                "where the VM has some of its RAM is not known, so nothing is read there: stacks may be cut short (KVM shows it to root, and to a user with CAP_BPF and CAP_PERFMON, if the kernel describes its types: CONFIG_DEBUG_INFO_BTF)"
                     .to_owned(),
             );
         }

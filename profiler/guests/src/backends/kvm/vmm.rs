@@ -36,12 +36,9 @@ impl VmmStacks {
 
     /// Puts what a stopped thread does for its vCPU in front of the vCPU's sample.
     pub(super) fn above(self, sample: RawSample, registers: &ThreadRegisters) -> RawSample {
-        let user = Segment {
-            space: VMM_SPACE,
-            registers: arch::for_unwinding(registers),
-            stack: self.copy(arch::sp(registers)),
-            ..Default::default()
-        };
+        let Some(unwound) = arch::for_unwinding(registers) else { return sample };
+        let stack = self.copy(arch::sp(registers));
+        let user = Segment { space: VMM_SPACE, registers: unwound, stack, ..Default::default() };
         join(sample, user, arch::is_in_call(registers))
     }
 

@@ -25,6 +25,21 @@ pub(crate) fn ip(registers: &ThreadRegisters) -> u64 {
     registers.pc
 }
 
+/// Those that unwinding takes, if this architecture's code can be unwound.
+pub(crate) fn for_unwinding(_registers: &ThreadRegisters) -> Option<glass_profiler_core::arch::Registers> {
+    None
+}
+
+/// The stack pointer.
+pub(crate) fn sp(registers: &ThreadRegisters) -> u64 {
+    registers.sp
+}
+
+/// Whether the thread is in a system call, which it has not left yet: ptrace does not show it.
+pub(crate) fn is_in_call(_registers: &ThreadRegisters) -> bool {
+    false
+}
+
 /// The number of the system call in which the thread is, or that has just returned.
 pub(crate) fn call(registers: &ThreadRegisters) -> u64 {
     registers.regs[NUMBER]

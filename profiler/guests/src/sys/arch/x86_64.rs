@@ -21,15 +21,15 @@ pub(crate) fn ip(registers: &ThreadRegisters) -> u64 {
     registers.rip
 }
 
-/// All that unwinding takes of them.
-pub(crate) fn for_unwinding(registers: &ThreadRegisters) -> glass_profiler_core::arch::Registers {
+/// Those that unwinding takes, if this architecture's code can be unwound.
+pub(crate) fn for_unwinding(registers: &ThreadRegisters) -> Option<glass_profiler_core::arch::Registers> {
     let it = registers;
     // In the order of DWARF's numbers: System V ABI for AMD64, figure 3.36.
     let general = [
         it.rax, it.rdx, it.rcx, it.rbx, it.rsi, it.rdi, it.rbp, it.rsp, it.r8, it.r9, it.r10, it.r11, it.r12, it.r13,
         it.r14, it.r15,
     ];
-    glass_profiler_core::arch::x86_64::Registers::of_all(it.rip, general).into()
+    Some(glass_profiler_core::arch::x86_64::Registers::of_all(it.rip, general).into())
 }
 
 /// The stack pointer.
