@@ -40,11 +40,11 @@ pub(crate) fn problems(folder: &Path) -> Vec<String> {
     let glass = programs::folder().join("glass");
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let recordings = entries.map(|entry| entry.path()).filter(|path| may_be_recording(path));
-    let look = |path| {
+    let check = |path| {
         let info = Command::new(&glass).args(["info", "--json"]).arg(path).stdin(Stdio::null()).output().ok()?;
         problem(&serde_json::from_slice(&info.stdout).ok()?)
     };
-    if glass.is_file() { recordings.filter_map(look).collect() } else { Vec::new() }
+    if glass.is_file() { recordings.filter_map(check).collect() } else { Vec::new() }
 }
 
 #[cfg(test)]

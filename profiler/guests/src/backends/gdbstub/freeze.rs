@@ -39,7 +39,7 @@ const LOOK_EVERY: Duration = Duration::from_micros(150);
 const LOOK_SOON: Duration = Duration::from_micros(50);
 /// When it has been busy for so long without spinning as we know it, it may spin in another way.
 const STUCK_NS_MAX: u64 = 10_000_000;
-/// How long the main thread may take to stop for a look at what it executes.
+/// How long the main thread may take to stop so that its code can be read.
 const LOOK_NS_MAX: u64 = 2_000_000;
 /// Bytes of code that are looked at, before and from the instruction pointer on. QEMU's loop for a lock (`qemu_spin_lock`) is shorter.
 const CODE_BEFORE: u64 = 16;
@@ -274,7 +274,7 @@ pub(super) enum Frozen {
     Late,
 }
 
-/// Whether code has the instruction by which a processor is told that a loop spins: `pause` of x86-64.
+/// Whether code has the instruction that loops have which spin: `pause` of x86-64.
 fn has_pause(code: &[u8]) -> bool {
     const PAUSE: [u8; 2] = [0xf3, 0x90];
     code.windows(PAUSE.len()).any(|bytes| bytes == PAUSE)
@@ -361,7 +361,7 @@ impl Freezer {
         Ok(())
     }
 
-    /// Whether the main thread spins for a lock: it is stopped for a look at its code.
+    /// Whether the main thread spins for a lock, by its code where it is stopped for this.
     fn main_spins(&mut self) -> Result<bool, GuestError> {
         attempt(&mut self.main, Thread::ask)?;
         let start_ns = monotonic_ns();
@@ -431,7 +431,7 @@ impl Freezer {
             }
             attempt(&mut self.main, |main| main.look().map(drop))?;
             if turn == Turn::Main {
-                // A look at its code took too long.
+                // To stop it so that its code could be read took too long.
                 attempt(&mut self.main, Thread::resume)?;
             }
             if turn == Turn::Main && is_done(self)? {

@@ -37,7 +37,7 @@ impl Polling {
         waited_ns < LIMIT_NS && (self.trust > 0 || self.since >= TRY_EVERY)
     }
 
-    /// How long to poll for a stop that nobody waits for otherwise.
+    /// How long to poll for a stop before other work is done.
     pub(super) fn limit_ns(&self) -> u64 {
         if self.goes_on(0) { LIMIT_NS } else { 0 }
     }

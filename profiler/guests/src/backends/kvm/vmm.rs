@@ -8,7 +8,7 @@ use super::waiting::Waiting;
 use crate::memory::{AddressSpace, ProcessSpace};
 use crate::sys::arch::{self, ThreadRegisters};
 
-/// The address space of the VMM in samples of a VM, whose own is number 0. [`Hosted`](crate::backends::hosted::Hosted) knows which process it is.
+/// The address space of the VMM in samples of a VM, whose own is number 0. [`Hosted`](crate::backends::hosted::Hosted) replaces it by that of the process.
 pub(crate) const VMM_SPACE: SpaceId = SpaceId(1);
 /// How much of its stack is copied: QEMU's and those of VMMs in Rust need some 4 KiB (2026-11-27).
 const STACK_BYTES: usize = 24 << 10;
