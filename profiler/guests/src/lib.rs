@@ -73,6 +73,12 @@ pub enum Flow {
 
 /// Where events come from.
 pub trait Source {
+    /// Since when the guest is sampled, on the clock of samples, if it already was before it was announced: a command is started before this process
+    /// gives up its rights.
+    fn started_ns(&self) -> Option<u64> {
+        None
+    }
+
     /// Hands over the tracks and mappings that are there already. Called once, first.
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError>;
 

@@ -97,12 +97,20 @@ impl<'a> Session<'a> {
     /// Collects what the samples' source has at its start. Nothing is written yet: an error here costs no earlier recording.
     pub fn announce(sources: Sources<'a>) -> Result<Session<'a>, GuestError> {
         let mut sources = sources;
-        let clocks = read_clocks();
+        let mut clocks = read_clocks();
+        let mut begun = Instant::now();
         let mut announced: Vec<Event> = sources.guest.take().map(Event::Guest).into_iter().collect();
         if let Some(samples) = &mut sources.samples {
+            let started_ns = samples.started_ns();
             samples.announce(&mut |event| announced.push(event))?;
+            begun = Instant::now();
+            if let Some(started_ns) = started_ns {
+                let since = Duration::from_nanos(read_clocks().monotonic_ns.saturating_sub(started_ns));
+                begun = begun.checked_sub(since).unwrap_or(begun);
+                clocks = clocks.at(started_ns);
+            }
         }
-        Ok(Session { sources, clocks, begun: Instant::now(), announced })
+        Ok(Session { sources, clocks, begun, announced })
     }
 
     /// The clocks at its start, for a sink that relates times to them.

@@ -33,6 +33,30 @@ fn a_command_is_recorded_and_reported() {
     assert_eq!(String::from_utf8_lossy(&cut.stderr), "", "once is enough");
 }
 
+/// The clock was started half a second after the command, which then used more CPU time than there was (2026-11-27).
+#[test]
+fn the_time_of_a_command_counts_from_its_start() {
+    let folder = Folder::new("start");
+    let recording = folder.file("a.pftrace");
+    let output = glass(&[
+        "record",
+        "--output",
+        &recording,
+        "--",
+        "sh",
+        "-c",
+        "i=0; while [ $i -lt 9000 ]; do i=$((i+1)); done; sleep 0.7",
+    ]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() && text.contains("not permitted") {
+        return skip(&text);
+    }
+    assert!(output.status.success(), "{text}");
+    let info = glass(&["info", "--json", &recording]);
+    let info: serde_json::Value = serde_json::from_slice(&info.stdout).unwrap();
+    assert!(info["duration_ns"].as_u64().unwrap() >= 700_000_000, "{info}");
+}
+
 /// A shell loop that takes a while.
 const BUSY: &str = "i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done";
 

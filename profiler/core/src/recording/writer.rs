@@ -30,6 +30,19 @@ pub struct Clocks {
     pub realtime_ns: u64,
 }
 
+impl Clocks {
+    /// What they were when `CLOCK_MONOTONIC` was this, if that is earlier.
+    #[must_use]
+    pub fn at(self, monotonic_ns: u64) -> Clocks {
+        let since_ns = self.monotonic_ns.saturating_sub(monotonic_ns);
+        Clocks {
+            monotonic_ns: self.monotonic_ns - since_ns,
+            boottime_ns: self.boottime_ns.saturating_sub(since_ns),
+            realtime_ns: self.realtime_ns.saturating_sub(since_ns),
+        }
+    }
+}
+
 /// The file of an image.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ImageId {

@@ -26,7 +26,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::error::GuestError;
 use crate::files::VDSO;
 use crate::proc::{Descendant, descendants, has_ended, living, parse_maps, threads};
-use crate::sys::{Held, PerfEvent, PerfSettings, RedZone, raise_descriptor_limit};
+use crate::sys::{Held, PerfEvent, PerfSettings, RedZone, monotonic_ns, raise_descriptor_limit};
 use crate::{Counts, Flow, Source};
 use kernel::{Kernel, Texts};
 use processes::Processes;
@@ -59,6 +59,8 @@ pub struct Process {
     /// One of each CPU has the buffer, the others of that CPU send their records there.
     events: Vec<PerfEvent>,
     child: Option<Child>,
+    /// When the command was started.
+    started_ns: Option<u64>,
     sorter: Sorter,
     period_ns: u64,
     exclude_kernel: bool,
@@ -283,6 +285,7 @@ impl Process {
         let held = Held::start(command).map_err(failed)?;
         let mut process = Process::new(held.pid(), settings);
         process.open(held.pid(), &cpus(), settings, true)?;
+        process.started_ns = Some(monotonic_ns());
         process.child = Some(held.release().map_err(failed)?);
         process.look()?;
         Ok(process)
@@ -293,6 +296,7 @@ impl Process {
             pid,
             events: Vec::new(),
             child: None,
+            started_ns: None,
             sorter: Sorter::default(),
             period_ns: 1_000_000_000 / u64::from(settings.rate_hz.max(1)),
             exclude_kernel: false,
@@ -440,6 +444,10 @@ impl Process {
 }
 
 impl Source for Process {
+    fn started_ns(&self) -> Option<u64> {
+        self.started_ns
+    }
+
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
         self.notes.drain(..).for_each(|text| sink(Event::Warning(text)));
         self.sorter.processes.space(self.pid, sink);
