@@ -48,6 +48,41 @@ fn a_recording_names_what_the_queue_does(world: World) {
     say(&format!("record {world}: {moved} items moved meanwhile, {broken} % of the stacks broken"));
 }
 
+/// What QEMU and the host's kernel do for a queue behind QEMU's user network is in the recording of its VM.
+#[test]
+fn host_and_guest_are_in_one_recording() {
+    within(LIVE_LIMIT, || {
+        let folder = Folder::new("host").unwrap();
+        let options = Options::default();
+        let Some(queue) = Queue::start(World::Kvm, &folder.file("queue.img"), &options).unwrap() else { return };
+        let Some(glass) = programs::built("glass") else { return };
+        let recording = folder.file("recording");
+        let pid = queue.service_pid().unwrap().to_string();
+        let mut record = Command::new(&glass);
+        record.args(["record", "--pid", &pid, "--host", "--duration", "4", "--output"]).arg(&recording);
+        let mut recorder = Process::spawn(&mut record, &folder.file("record.log")).unwrap();
+        load_until(&queue, 2_000_000, || recorder.wait(Duration::ZERO).is_some());
+        assert!(recorder.ended().is_some_and(|status| status.success()), "glass record: {}", recorder.output());
+        let stacks = |view: &str| {
+            let mut export = Command::new(&glass);
+            export
+                .args(["export", "--format", "folded", "--states", "all", "--view", view, "--output", "-"])
+                .arg(&recording);
+            let output = export.output().unwrap();
+            assert!(output.status.success(), "glass export: {}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let (guest, host, merged) = (stacks("guest"), stacks("host"), stacks("merged"));
+        let has =
+            |stacks: &str, parts: &[&str]| stacks.lines().any(|stack| parts.iter().all(|part| stack.contains(part)));
+        assert!(has(&guest, &["glass_start"]) && !has(&guest, &["qemu"]), "{guest}");
+        assert!(has(&host, &["qemu-system-x86"]) && !has(&host, &["glass_start"]), "{host}");
+        assert!(has(&merged, &["glass_start"]) && has(&merged, &["qemu-system-x86"]), "{merged}");
+        // A function of the guest, and above it what the host did for it.
+        assert!(has(&merged, &["glass_start", "ioctl"]) || has(&merged, &["glass_start", "[kernel]"]), "{merged}");
+    });
+}
+
 /// It was announced as samples at a rate, until Ctrl-C (2026-11-25).
 #[test]
 fn a_dump_is_announced_and_read_as_one_sample() {
