@@ -5,6 +5,9 @@
 
 use crate::arch::Width;
 use crate::guest::{Guest, Mode, Process, Thread};
+use crate::kind::Kind;
+use crate::layer::{Layer, View};
+pub use crate::stack_end::StackEnd;
 pub use crate::state::{State, StateCounts};
 
 /// The contents of one recording.
@@ -33,6 +36,8 @@ pub struct Profile {
     /// Warnings, one sentence each: a cut file, a
     /// symbol file of another build, many broken stacks.
     pub warnings: Vec<String>,
+    /// Of a recording with a side of the host that is in a [view](crate::view): that side. `None` as it was recorded, and of others.
+    pub host: Option<HostSide>,
 }
 
 /// The origin of a recording.
@@ -166,6 +171,17 @@ impl Distribution {
     }
 }
 
+/// The side of the host of a profile that is in a view.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HostSide {
+    /// The view.
+    pub view: View,
+    /// Of samples with segments that were merged by time: how far apart they were sampled.
+    pub apart: Distribution,
+    /// Samples by why their stacks end, as they were recorded: the numbers of [`StackEnd::ALL`].
+    pub ends: [u64; StackEnd::ALL.len()],
+}
+
 /// A vCPU or thread that is sampled.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Track {
@@ -223,6 +239,12 @@ pub struct Frame {
     pub image: String,
     /// The compiler inlined this function into its caller.
     pub inlined: bool,
+    /// In a [view](crate::view) of host and guest: whose code it is.
+    pub layer: Option<Layer>,
+    /// In such a view: an entry of the report's own, not code.
+    pub entry: Option<Kind>,
+    /// In such a view, of a segment that was merged by time: how far from the rest it was sampled at most, in nanoseconds.
+    pub apart_ns: u64,
 }
 
 /// A call chain.
@@ -232,39 +254,6 @@ pub struct Stack {
     pub frames: Vec<u32>,
     /// Why there are no more callers.
     pub end: StackEnd,
-}
-
-/// Why unwinding stopped.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum StackEnd {
-    /// At the start of the thread: the stack is whole.
-    #[default]
-    Complete,
-    /// The copied part of the stack was used up.
-    CopyEnded,
-    /// At the limit of depth.
-    TooDeep,
-    /// No unwind information and no plausible frame pointer at this address.
-    NoUnwindInfo,
-    /// An address could not be read, or is outside of every known image.
-    BadAddress,
-    /// The code is not 64-bit, and is not unwound.
-    NotLongMode,
-    /// The unwind tables have a rule for this address that leads nowhere: it needs a register that is not known, or is damaged.
-    RuleFailed,
-}
-
-impl StackEnd {
-    /// All of them.
-    pub const ALL: [StackEnd; StackEnd::RuleFailed as usize + 1] = [
-        StackEnd::Complete,
-        StackEnd::CopyEnded,
-        StackEnd::TooDeep,
-        StackEnd::NoUnwindInfo,
-        StackEnd::BadAddress,
-        StackEnd::NotLongMode,
-        StackEnd::RuleFailed,
-    ];
 }
 
 /// One sample of one track.

@@ -14,7 +14,9 @@ pub use totals::FunctionTotal;
 use std::collections::HashMap;
 
 use crate::identity::ProcessTracks;
-use crate::model::{Profile, Sample, StackEnd, State, StateCounts};
+pub use crate::kind::{Broken, Kind};
+use crate::layer::Layer;
+use crate::model::{HostSide, Profile, Sample, State, StateCounts};
 
 use build::Detail;
 
@@ -38,6 +40,8 @@ pub struct Tree {
     pub processes: Vec<ProcessTracks>,
     /// What [`Tree::merge_small`] did.
     pub merged: Merged,
+    /// The side of the host of the profile, if it has one and is in a view.
+    pub host: Option<HostSide>,
 }
 
 /// A function, or one of the report's own entries.
@@ -49,101 +53,8 @@ pub struct Function {
     pub image: String,
     /// What it stands for.
     pub kind: Kind,
-}
-
-/// What an entry of [`Tree::functions`] stands for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
-    /// Everything.
-    Root,
-    /// Code that was recorded.
-    Function,
-    /// The parent of stacks that do not reach their thread's start.
-    Broken(Broken),
-    /// The parent of samples in a state, which is not [`State::Running`].
-    In(State),
-    /// Nodes that were too small to keep apart.
-    Merged,
-}
-
-/// Why a stack has no more callers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Broken {
-    /// [`StackEnd::CopyEnded`].
-    CopyEnded,
-    /// [`StackEnd::TooDeep`].
-    TooDeep,
-    /// [`StackEnd::NoUnwindInfo`].
-    NoUnwindInfo,
-    /// [`StackEnd::BadAddress`].
-    BadAddress,
-    /// [`StackEnd::NotLongMode`].
-    NotLongMode,
-    /// [`StackEnd::RuleFailed`].
-    RuleFailed,
-    /// The track was running, but no function is known.
-    NoFrames,
-    /// The sample names a stack, or the stack a frame, that the recording does not hold.
-    Missing,
-}
-
-impl Broken {
-    /// All of them.
-    pub const ALL: [Broken; Broken::Missing as usize + 1] = [
-        Broken::CopyEnded,
-        Broken::TooDeep,
-        Broken::NoUnwindInfo,
-        Broken::BadAddress,
-        Broken::NotLongMode,
-        Broken::RuleFailed,
-        Broken::NoFrames,
-        Broken::Missing,
-    ];
-
-    /// Why a stack with this end is broken; `None` if it is whole.
-    pub fn of(end: StackEnd) -> Option<Broken> {
-        match end {
-            StackEnd::Complete => None,
-            StackEnd::CopyEnded => Some(Broken::CopyEnded),
-            StackEnd::TooDeep => Some(Broken::TooDeep),
-            StackEnd::NoUnwindInfo => Some(Broken::NoUnwindInfo),
-            StackEnd::BadAddress => Some(Broken::BadAddress),
-            StackEnd::NotLongMode => Some(Broken::NotLongMode),
-            StackEnd::RuleFailed => Some(Broken::RuleFailed),
-        }
-    }
-
-    fn reason(self) -> &'static str {
-        match self {
-            Broken::CopyEnded => "the copied part was used up",
-            Broken::TooDeep => "too deep",
-            Broken::NoUnwindInfo => "no unwind data: callers are missing",
-            Broken::BadAddress => "bad address",
-            Broken::NotLongMode => "not in 64-bit mode",
-            Broken::RuleFailed => "an unwind rule has no result",
-            Broken::NoFrames => "no frames",
-            Broken::Missing => "missing from the recording",
-        }
-    }
-}
-
-impl Kind {
-    /// The parents that a stack may have although no code was recorded for them, in the order of their numbers in reports.
-    pub fn parents() -> impl Iterator<Item = Kind> {
-        let states = State::ALL.into_iter().filter(|state| *state != State::Running);
-        Broken::ALL.into_iter().map(Kind::Broken).chain(states.map(Kind::In))
-    }
-
-    /// What the report calls an entry of its own; empty for code.
-    pub fn label(self) -> String {
-        match self {
-            Kind::Root => "all".to_string(),
-            Kind::Function => String::new(),
-            Kind::Broken(broken) => format!("[broken stack: {}]", broken.reason()),
-            Kind::In(state) => format!("[{}]", state.word()),
-            Kind::Merged => "[small nodes, merged]".to_string(),
-        }
-    }
+    /// In a view of host and guest: whose code it is.
+    pub layer: Option<Layer>,
 }
 
 /// A place in the source.
@@ -174,6 +85,8 @@ pub struct Node {
     pub location: Option<usize>,
     /// Whether the compiler inlined it into its caller.
     pub inlined: Inlined,
+    /// Of code in a segment that was merged by time: how far from the rest it was sampled at most, in nanoseconds; else 0.
+    pub apart_ns: u64,
 }
 
 /// Whether the code of a node was inlined into its caller.
@@ -221,6 +134,10 @@ pub struct TrackShare {
     pub id: Option<u64>,
     /// Its samples.
     pub states: StateCounts,
+    /// A thread of the host, beside a machine that is the guest.
+    pub is_host: bool,
+    /// Its samples are in no node: the view leaves the host out.
+    pub is_left_out: bool,
 }
 
 /// Which nodes were too small to be kept apart.
@@ -242,7 +159,7 @@ impl Leaves {
     /// The node of a sample of the profile that the tree was built from.
     ///
     /// # Panics
-    /// For a sample of another profile.
+    /// For a sample of another profile, or of a track that the view leaves out.
     pub fn node(&self, sample: &Sample) -> usize {
         self.0[&(sample.stack as usize, sample.state)]
     }
@@ -265,7 +182,7 @@ impl Tree {
         &self.functions[self.nodes[node].function]
     }
 
-    /// What the track was doing in the samples of each node.
+    /// What the track was doing in the samples of each node. But for trees by line, [`State::Running`] includes [`State::InVmm`].
     pub fn states(&self) -> Vec<State> {
         let mut states = vec![State::Running; self.nodes.len()];
         for index in 1..self.nodes.len() {
@@ -277,9 +194,13 @@ impl Tree {
         states
     }
 
-    /// Samples of all tracks in one state.
-    pub fn samples_in(&self, state: State) -> u64 {
-        self.tracks.iter().map(|track| track.states.of(state)).sum()
+    /// Samples by state, of all tracks that the view does not leave out.
+    pub fn counts(&self) -> StateCounts {
+        let counted = self.tracks.iter().filter(|track| !track.is_left_out);
+        counted.fold(StateCounts::default(), |mut sum, track| {
+            sum += track.states;
+            sum
+        })
     }
 }
 

@@ -84,6 +84,11 @@ impl<'a> Tables<'a> {
                 let word = self.string(group.state().word());
                 labels.push(proto::Label { key: state, str: word, ..Default::default() });
             }
+            let innermost = self.chains.chain(group.stack, group.state()).last();
+            if let Some(layer) = innermost.and_then(|step| self.chains.steps[step as usize].layer) {
+                let (mode, word) = (self.string("mode"), self.string(layer.word()));
+                labels.push(proto::Label { key: mode, str: word, ..Default::default() });
+            }
             let sample = proto::Sample {
                 location_id: self.locations(group.stack, group.state()),
                 value: vec![count as i64, (count as i64).saturating_mul(period_ns)],
@@ -126,7 +131,9 @@ impl<'a> Tables<'a> {
     fn rank_of_program(&self, image: &RecordedImage) -> u8 {
         let path = image.path.as_str();
         let file = path.rsplit('/').next().unwrap_or_default();
-        let program = self.chains.processes.first().map(|process| process.name.as_str());
+        // Beside a guest they are the host's.
+        let processes = if self.chains.view().is_none() { &self.chains.processes[..] } else { &[] };
+        let program = processes.first().map(|process| process.name.as_str());
         match () {
             () if path == self.recording.profile.origin.symbols => 0,
             // The kernel keeps 15 bytes of a program's name.
