@@ -2,7 +2,7 @@
 //!
 //! Runs in a separate thread while the guest runs, so it does not prolong a pause.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 
@@ -51,8 +51,11 @@ pub struct Recorder<W> {
     written: BTreeMap<u32, WrittenImage>,
     /// Their numbers in the recording, by those of the source.
     tracks: HashMap<u32, u32>,
-    /// How many tracks there were.
+    /// How many tracks there were, and how many of them of machines.
     numbered: u32,
+    vcpus: u32,
+    /// The guests that are machines.
+    machines: HashSet<GuestId>,
     /// The guests of the address spaces that belong to no process; a sample that names one writes it.
     spaces: HashMap<SpaceId, GuestId>,
     interned_max: usize,
@@ -75,6 +78,8 @@ impl<W: Write> Recorder<W> {
             written: BTreeMap::new(),
             tracks: HashMap::new(),
             numbered: 0,
+            vcpus: 0,
+            machines: HashSet::new(),
             spaces: HashMap::new(),
             interned_max: INTERNED_MAX,
             frames: HashMap::new(),
@@ -95,9 +100,9 @@ impl<W: Write> Recorder<W> {
         self
     }
 
-    /// How many tracks there were.
+    /// How many tracks there were; with a machine among the guests those of machines, which alone are stopped.
     pub fn tracks(&self) -> u32 {
-        self.numbered
+        if self.machines.is_empty() { self.numbered } else { self.vcpus }
     }
 
     /// How many tracks and address spaces there are now.
@@ -109,11 +114,17 @@ impl<W: Write> Recorder<W> {
     pub fn event(&mut self, event: Event, files: &mut dyn FileSource) -> io::Result<()> {
         self.images.learn(&event, files);
         match event {
-            Event::Guest(guest) => self.writer.guest(&guest),
+            Event::Guest(guest) => {
+                if guest.kind.is_machine() {
+                    self.machines.insert(guest.id);
+                }
+                self.writer.guest(&guest)
+            }
             Event::Track { track, guest, id, name } => {
                 let next = self.numbered;
                 let number = self.tracks.get(&track).copied().unwrap_or(next);
                 self.numbered += u32::from(number == next);
+                self.vcpus += u32::from(number == next && self.machines.contains(&guest));
                 self.tracks.insert(track, number);
                 self.writer.track(&TrackRecord { number, guest, id, name })
             }
