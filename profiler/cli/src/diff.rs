@@ -1,23 +1,26 @@
 //! `glass diff`: compares recordings, as a page or as a table.
 
+use std::borrow::Cow;
 use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use glass_profiler_core::format::count;
-use glass_profiler_core::model::{Profile, State};
+use glass_profiler_core::model::Profile;
 use glass_profiler_core::trace::{self, model::Trace};
+use glass_profiler_core::view::View;
 use glass_profiler_report::Side;
 
 use crate::console::{self, Busy, say};
 use crate::files;
+use crate::host_view::HostView;
 
 /// Functions in the table that goes to the terminal.
 const ROWS_DEFAULT: usize = 30;
 
 /// Compares recordings: where B spends more of its time than A, and where less.
 ///
-/// Shares are relative to the running samples of each recording, so duration and rate do not matter. Traces are compared by the median and
+/// Shares are relative to the samples of each recording in which code ran, so duration and rate do not matter. Traces are compared by the median and
 /// p99 of their spans, waits and device requests. Each change comes with its statistical noise: `~` marks a change
 /// within it, `?` one that may be chance among many.
 ///
@@ -40,6 +43,9 @@ pub struct Args {
     /// How many functions the table has.
     #[arg(long, alias = "top", value_name = "N", default_value_t = ROWS_DEFAULT, requires = "text")]
     rows: usize,
+    /// What to compare of recordings of host and guest.
+    #[arg(long, value_enum, default_value_t = HostView::Guest)]
+    view: HostView,
 }
 
 /// Writes the page or prints the table.
@@ -53,7 +59,8 @@ pub fn run(arguments: Args) -> Result<()> {
     if !arguments.text {
         a.iter().chain(b).try_for_each(|file| files::ensure_other(file, output, "recording"))?;
     }
-    let (a, b) = (Compared::read(a)?, Compared::read(b)?);
+    let view = arguments.view.into();
+    let (a, b) = (Compared::read(a, view)?, Compared::read(b, view)?);
     let (has_samples, has_traces) = (a.has_running() && b.has_running(), a.trace.is_some() && b.trace.is_some());
     if !has_samples && !has_traces {
         bail!("there is nothing to compare: {} {}, {} {}", a.names, a.has(), b.names, b.has());
@@ -88,12 +95,18 @@ struct Compared {
 }
 
 impl Compared {
-    fn read(paths: &[PathBuf]) -> Result<Compared> {
+    /// Of host and guest, what the view shows.
+    fn read(paths: &[PathBuf], view: View) -> Result<Compared> {
         let (mut profiles, mut traced) = (Vec::new(), None);
         for path in paths {
             let (_, recording) = files::open(path)?;
             traced = Some(recording.trace).filter(|trace| !trace.is_empty() && paths.len() == 1);
-            profiles.push(recording.profile);
+            // Without a side of the host the profile is not copied.
+            let viewed = match view.of(&recording.profile).profile {
+                Cow::Owned(viewed) => Some(viewed),
+                Cow::Borrowed(_) => None,
+            };
+            profiles.push(viewed.unwrap_or(recording.profile));
         }
         let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
         Ok(Compared { profiles, trace: traced.map(|trace| trace::build(&trace)), names: names.join(", ") })
@@ -101,8 +114,7 @@ impl Compared {
 
     /// Whether each recording has samples of running code.
     fn has_running(&self) -> bool {
-        let is_running = |profile: &Profile| profile.samples.iter().any(|sample| sample.state == State::Running);
-        self.profiles.iter().all(is_running)
+        self.profiles.iter().all(|profile| profile.counted().next().is_some())
     }
 
     /// What there is, for one who expects something else.

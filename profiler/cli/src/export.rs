@@ -10,6 +10,7 @@ use glass_profiler_export::{Format, Options, States};
 
 use crate::console::{self, Busy, say};
 use crate::files;
+use crate::host_view::HostView;
 
 /// Converts a recording for other viewers.
 #[derive(clap::Args)]
@@ -22,12 +23,15 @@ pub struct Args {
     /// Output file, `-` for standard output; by default the file name that the format's viewers expect.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Which samples to write: those of running tracks, or also those of spinning and idle ones, under separate roots.
+    /// Which samples to write: those of running tracks (or in the VMM), or also those of spinning, idle and other ones, under separate roots.
     #[arg(long, value_enum, default_value_t = StatesArg::Running)]
     states: StatesArg,
     /// Append file and line to function names. Only for folded; pprof, firefox and perfetto contain lines, svg and speedscope do not.
     #[arg(long)]
     lines: bool,
+    /// What to write of a recording of host and guest.
+    #[arg(long, value_enum, default_value_t = HostView::Guest)]
+    view: HostView,
 }
 
 /// [`States`] on the command line.
@@ -45,7 +49,7 @@ fn formats() -> impl clap::builder::TypedValueParser<Value = Format> {
 
 /// Writes the file.
 pub fn run(arguments: Args) -> Result<()> {
-    let Args { file, format, output, states, lines } = arguments;
+    let Args { file, format, output, states, lines, view } = arguments;
     ensure!(
         !lines || format == Format::Folded,
         "--lines is for --format folded only: for lines use that, pprof, firefox or perfetto"
@@ -54,7 +58,7 @@ pub fn run(arguments: Args) -> Result<()> {
         StatesArg::Running => States::Running,
         StatesArg::All => States::All,
     };
-    let options = Options { states, lines };
+    let options = Options { states, lines, view: view.into() };
     let output = output.unwrap_or_else(|| format.file_name().into());
     let to_standard_output = output == Path::new("-");
     if to_standard_output && format.is_binary() && io::stdout().is_terminal() {
@@ -93,7 +97,7 @@ pub fn run(arguments: Args) -> Result<()> {
     files::write(&output, |writer| glass_profiler_export::write(format, &recording, &bytes, options, writer))?;
     drop(busy);
     remind(&file, &recording);
-    let samples = format!("{} samples", exported(&recording, states));
+    let samples = format!("{} samples", exported(&recording, options));
     let events = format!("{} events", recording.trace.event_count());
     let what = match (format.is_of_trace(), recording.trace.is_empty()) {
         (true, _) => events,
@@ -145,9 +149,13 @@ fn export_folder(recording: &glass_profiler_core::recording::Recording, output: 
     Ok(())
 }
 
-fn exported(recording: &glass_profiler_core::recording::Recording, states: States) -> usize {
-    let is_exported = |sample: &&glass_profiler_core::model::Sample| {
-        states == States::All || sample.state == glass_profiler_core::model::State::Running
-    };
-    recording.profile.samples.iter().filter(is_exported).count()
+/// How many samples are written.
+fn exported(recording: &glass_profiler_core::recording::Recording, options: Options) -> usize {
+    let viewed = options.view.of(&recording.profile);
+    let left_out = viewed.profile.left_out();
+    let is_listed = |track: u32| !left_out.get(track as usize).copied().unwrap_or(false);
+    match options.states {
+        States::Running => viewed.profile.counted().count(),
+        States::All => viewed.profile.samples.iter().filter(|sample| is_listed(sample.track)).count(),
+    }
 }

@@ -11,6 +11,7 @@ use glass_profiler_core::identity::{ProcessTracks, processes};
 use glass_profiler_core::model::{Profile, State, StateCounts};
 use glass_profiler_core::names::printable;
 use glass_profiler_core::recording::{NameSource, RecordedImage, Recording};
+use glass_profiler_core::view::Hosts;
 use serde_json::{Value, json};
 use unicode_width::UnicodeWidthStr as _;
 
@@ -135,7 +136,9 @@ fn about_samples(out: &mut String, profile: &Profile, file_bytes: u64) {
 fn in_words(profile: &Profile) -> Vec<String> {
     let cost = &profile.cost;
     let share = |part: u64, whole: u64| part as f64 * 100.0 / whole.max(1) as f64;
-    let tracks = profile.tracks.len().max(1) as u64;
+    // The host's are not stopped.
+    let hosts = Hosts::of(profile);
+    let tracks = profile.tracks.iter().filter(|track| !hosts.has(track.guest)).count().max(1) as u64;
     let stood = share(cost.pause.sum_ns, profile.origin.duration_ns.saturating_mul(tracks));
     let mut said = vec![match cost.pause.count {
         0 => "The guest was never stopped: sampling only used the profiler's CPU time.".to_owned(),

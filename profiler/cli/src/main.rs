@@ -11,6 +11,7 @@ mod disk;
 mod export;
 mod files;
 mod holder;
+mod host_view;
 mod import;
 mod info;
 mod jail;

@@ -4,10 +4,12 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail, ensure};
+use clap::ValueEnum as _;
 use glass_profiler_core::model::Profile;
 use glass_profiler_core::names::printable;
 use glass_profiler_core::trace;
 use glass_profiler_core::trace::model::Trace;
+use glass_profiler_core::view::View as SamplesView;
 use glass_profiler_report::trace::{HIDDEN_DEFAULT, Settings, View, text as trace_text};
 
 use crate::console::{self, Busy, say};
@@ -32,8 +34,9 @@ pub struct Args {
     /// How many functions the table of samples has.
     #[arg(long, alias = "top", value_name = "N", default_value_t = ROWS_DEFAULT, requires = "text")]
     rows: usize,
-    /// View of a trace; by default a summary of the recording.
-    #[arg(long, requires = "text")]
+    /// View of a trace as text, by default a summary of the recording; or, of samples of host and guest, what is shown of them: guest, host
+    /// or merged. A page opens in it.
+    #[arg(long)]
     view: Option<ViewName>,
     /// Smallest item to print. A share in percent (`--min 2`), for samples: print the call tree too, without nodes below that share. A time with its
     /// unit (`--min 10us`, the default for calls), for a trace: leave out shorter calls and shorter parts of a critical path.
@@ -73,11 +76,18 @@ enum ViewName {
     Path,
     /// Timeline of cores, tasks and devices as text.
     Timeline,
+    /// Samples of the guest only: stacks without the VMM and the host's kernel (the default).
+    Guest,
+    /// Samples of the host only: the VMM, its helpers and the host's kernel; [guest] for the rest of a vCPU's time.
+    Host,
+    /// Samples of both, merged: the guest's function that caused an exit, then the VMM, then the host's kernel.
+    Merged,
 }
 
-impl From<ViewName> for View {
-    fn from(name: ViewName) -> View {
-        match name {
+impl ViewName {
+    /// The view of a trace.
+    fn of_trace(self) -> Option<View> {
+        Some(match self {
             ViewName::Summary => View::Summary,
             ViewName::Calls => View::Calls,
             ViewName::Cumulative => View::Cumulative,
@@ -87,6 +97,17 @@ impl From<ViewName> for View {
             ViewName::Events => View::Events,
             ViewName::Path => View::Path,
             ViewName::Timeline => View::Timeline,
+            ViewName::Guest | ViewName::Host | ViewName::Merged => return None,
+        })
+    }
+
+    /// The view of host and guest.
+    fn of_samples(self) -> Option<SamplesView> {
+        match self {
+            ViewName::Guest => Some(SamplesView::Guest),
+            ViewName::Host => Some(SamplesView::Host),
+            ViewName::Merged => Some(SamplesView::Merged),
+            _ => None,
         }
     }
 }
@@ -94,7 +115,7 @@ impl From<ViewName> for View {
 /// The minimum of the shown items.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Min {
-    /// Of the running samples.
+    /// Of the samples in which code ran.
     Percent(f64),
     /// Of calls and parts, in nanoseconds.
     Time(u64),
@@ -119,6 +140,10 @@ fn parse_min(text: &str) -> Result<Min, String> {
 
 /// Writes the page or prints the text.
 pub fn run(arguments: Args) -> Result<()> {
+    if let Some(view) = arguments.view.filter(|view| view.of_trace().is_some() && !arguments.text) {
+        let name = view.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned());
+        bail!("--view {name} is a text: give --text, too");
+    }
     let (_, recording) = files::open(&arguments.file)?;
     let output = arguments.output.display();
     let busy = Busy::with(&if arguments.text { "making a text".to_owned() } else { format!("making {output}") });
@@ -134,9 +159,10 @@ pub fn run(arguments: Args) -> Result<()> {
         return console::print(&text);
     }
     files::ensure_other(&arguments.file, &arguments.output, "recording")?;
+    let side = side(&arguments);
     let page = match &trace {
-        Some(trace) => glass_profiler_report::trace_html(profile, trace),
-        None => glass_profiler_report::html(profile),
+        Some(trace) => glass_profiler_report::trace_html_in(profile, trace, side),
+        None => glass_profiler_report::html_in(profile, side),
     };
     files::write(&arguments.output, |file| file.write_all(page.as_bytes()))?;
     drop(busy);
@@ -145,10 +171,15 @@ pub fn run(arguments: Args) -> Result<()> {
     Ok(())
 }
 
-/// The requested view, by its name or by its options.
+/// The requested view of host and guest.
+fn side(arguments: &Args) -> SamplesView {
+    arguments.view.and_then(ViewName::of_samples).unwrap_or_default()
+}
+
+/// The requested view of a trace, by its name or by its options.
 fn view(arguments: &Args) -> Option<View> {
-    match (arguments.view, &arguments.event, &arguments.span) {
-        (Some(view), _, _) => Some(view.into()),
+    match (arguments.view.and_then(ViewName::of_trace), &arguments.event, &arguments.span) {
+        (Some(view), _, _) => Some(view),
         (None, Some(_), _) => Some(View::Events),
         (None, None, Some(_)) => Some(View::Path),
         (None, None, None) => None,
@@ -188,6 +219,8 @@ fn text(arguments: &Args, profile: &Profile, trace: Option<&Trace>) -> Result<St
 fn overview(arguments: &Args, profile: &Profile, trace: Option<&Trace>) -> Result<String> {
     let mut out = String::new();
     if shows_samples(profile, trace) {
+        let viewed = side(arguments).of(profile);
+        let profile = &viewed.profile;
         out = match arguments.min {
             Some(Min::Percent(min)) => glass_profiler_report::text_with_tree(profile, arguments.rows, min),
             Some(Min::Time(_)) if trace.is_none() => {

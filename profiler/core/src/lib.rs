@@ -34,4 +34,5 @@ pub mod symbols;
 pub mod trace;
 pub mod tree;
 pub mod unwind;
+pub mod view;
 pub mod words;

@@ -6,6 +6,8 @@
 use crate::arch::Width;
 use crate::guest::{Guest, Mode, Process, Thread};
 pub use crate::state::{State, StateCounts};
+use crate::tree::Kind;
+use crate::view::{HostSide, Layer};
 
 /// The contents of one recording.
 #[derive(Debug, Clone, Default)]
@@ -33,6 +35,8 @@ pub struct Profile {
     /// Warnings, one sentence each: a cut file, a
     /// symbol file of another build, many broken stacks.
     pub warnings: Vec<String>,
+    /// Of a recording with a side of the host that is in a [view](crate::view): that side. `None` as it was recorded, and of others.
+    pub host: Option<HostSide>,
 }
 
 /// The origin of a recording.
@@ -223,6 +227,12 @@ pub struct Frame {
     pub image: String,
     /// The compiler inlined this function into its caller.
     pub inlined: bool,
+    /// In a [view](crate::view) of host and guest: whose code it is.
+    pub layer: Option<Layer>,
+    /// In such a view: an entry of the report's own, not code.
+    pub entry: Option<Kind>,
+    /// In such a view, of a segment that was merged by time: how far from the rest it was sampled at most, in nanoseconds.
+    pub apart_ns: u64,
 }
 
 /// A call chain.

@@ -38,6 +38,15 @@ impl State {
     /// The states that every view shows. It shows each of the others where there is a sample in it.
     pub const COMMON: [State; 3] = [State::Running, State::Spinning, State::Idle];
 
+    /// The states in which a guest's code ran, or the VMM on its behalf: shares of functions are counted of these. All others are no
+    /// function's time.
+    pub const ACTIVE: [State; 2] = [State::Running, State::InVmm];
+
+    /// Whether its time is time of functions.
+    pub fn is_active(self) -> bool {
+        State::ACTIVE.contains(&self)
+    }
+
     /// Its position in [`State::ALL`].
     pub fn number(self) -> usize {
         self as usize
@@ -83,6 +92,16 @@ impl StateCounts {
         self.0.iter().sum()
     }
 
+    /// The samples in states in which code ran.
+    pub fn active(&self) -> u64 {
+        State::ACTIVE.into_iter().map(|state| self.of(state)).sum()
+    }
+
+    /// What the samples are called that shares of functions are counted of: `running samples`, and what else there is.
+    pub fn active_words(&self) -> &'static str {
+        if self.of(State::InVmm) > 0 { "samples, running or in the VMM" } else { "running samples" }
+    }
+
     /// The rare states with samples, and how many.
     pub fn rare(&self) -> impl Iterator<Item = (State, u64)> {
         State::ALL
@@ -122,5 +141,8 @@ mod tests {
         counts.add(State::Stolen, 1);
         assert_eq!((counts.of(State::Stolen), counts.all()), (3, 6));
         assert_eq!(counts.rare().collect::<Vec<_>>(), [(State::Stolen, 3)]);
+        assert_eq!((counts.active(), counts.active_words()), (3, "running samples"));
+        counts.add(State::InVmm, 4);
+        assert_eq!((counts.active(), counts.active_words()), (7, "samples, running or in the VMM"));
     }
 }

@@ -15,6 +15,7 @@ use std::collections::HashMap;
 
 use crate::identity::ProcessTracks;
 use crate::model::{Profile, Sample, StackEnd, State, StateCounts};
+use crate::view::{HostSide, Layer};
 
 use build::Detail;
 
@@ -38,6 +39,8 @@ pub struct Tree {
     pub processes: Vec<ProcessTracks>,
     /// What [`Tree::merge_small`] did.
     pub merged: Merged,
+    /// The side of the host of the profile, if it has one and is in a view.
+    pub host: Option<HostSide>,
 }
 
 /// A function, or one of the report's own entries.
@@ -49,6 +52,8 @@ pub struct Function {
     pub image: String,
     /// What it stands for.
     pub kind: Kind,
+    /// In a view of host and guest: whose code it is.
+    pub layer: Option<Layer>,
 }
 
 /// What an entry of [`Tree::functions`] stands for.
@@ -60,8 +65,11 @@ pub enum Kind {
     Function,
     /// The parent of stacks that do not reach their thread's start.
     Broken(Broken),
-    /// The parent of samples in a state, which is not [`State::Running`].
+    /// The parent of samples in a state in which no code ran. In a tree by line also of those in [`State::InVmm`], so that a page can
+    /// distinguish them.
     In(State),
+    /// In a view of the host only: a sample of a vCPU without segments of the host.
+    Guest,
     /// Nodes that were too small to keep apart.
     Merged,
 }
@@ -141,6 +149,7 @@ impl Kind {
             Kind::Function => String::new(),
             Kind::Broken(broken) => format!("[broken stack: {}]", broken.reason()),
             Kind::In(state) => format!("[{}]", state.word()),
+            Kind::Guest => "[guest]".to_string(),
             Kind::Merged => "[small nodes, merged]".to_string(),
         }
     }
@@ -174,6 +183,8 @@ pub struct Node {
     pub location: Option<usize>,
     /// Whether the compiler inlined it into its caller.
     pub inlined: Inlined,
+    /// Of code in a segment that was merged by time: how far from the rest it was sampled at most, in nanoseconds; else 0.
+    pub apart_ns: u64,
 }
 
 /// Whether the code of a node was inlined into its caller.
@@ -221,6 +232,10 @@ pub struct TrackShare {
     pub id: Option<u64>,
     /// Its samples.
     pub states: StateCounts,
+    /// A thread of the host, beside a machine that is the guest.
+    pub is_host: bool,
+    /// Its samples are in no node: the view leaves the host out.
+    pub is_left_out: bool,
 }
 
 /// Which nodes were too small to be kept apart.
@@ -242,7 +257,7 @@ impl Leaves {
     /// The node of a sample of the profile that the tree was built from.
     ///
     /// # Panics
-    /// For a sample of another profile.
+    /// For a sample of another profile, or of a track that the view leaves out.
     pub fn node(&self, sample: &Sample) -> usize {
         self.0[&(sample.stack as usize, sample.state)]
     }
@@ -265,7 +280,7 @@ impl Tree {
         &self.functions[self.nodes[node].function]
     }
 
-    /// What the track was doing in the samples of each node.
+    /// What the track was doing in the samples of each node. But for trees by line, [`State::Running`] includes [`State::InVmm`].
     pub fn states(&self) -> Vec<State> {
         let mut states = vec![State::Running; self.nodes.len()];
         for index in 1..self.nodes.len() {
@@ -277,9 +292,13 @@ impl Tree {
         states
     }
 
-    /// Samples of all tracks in one state.
-    pub fn samples_in(&self, state: State) -> u64 {
-        self.tracks.iter().map(|track| track.states.of(state)).sum()
+    /// Samples by state, of all tracks that the view does not leave out.
+    pub fn counts(&self) -> StateCounts {
+        let counted = self.tracks.iter().filter(|track| !track.is_left_out);
+        counted.fold(StateCounts::default(), |mut sum, track| {
+            sum += track.states;
+            sum
+        })
     }
 }
 

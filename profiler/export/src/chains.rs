@@ -9,6 +9,7 @@ use glass_profiler_core::model::{Profile, Sample, State};
 use glass_profiler_core::names::printable;
 use glass_profiler_core::recording::{Place, Recording};
 use glass_profiler_core::tree::{Broken, Kind};
+use glass_profiler_core::view::{Layer, View};
 
 use crate::States;
 
@@ -29,6 +30,8 @@ pub(crate) struct Step {
     pub inlined: bool,
     /// The place of its code; `None` for a root of ours.
     pub place: Option<Place>,
+    /// In a view of host and guest: whose code it is.
+    pub layer: Option<Layer>,
 }
 
 /// Samples that differ only in time.
@@ -50,6 +53,8 @@ pub(crate) struct Chains<'a> {
     pub processes: Vec<ProcessTracks>,
     /// By track: its process.
     process_of: Vec<Option<usize>>,
+    /// By track: its samples do not count.
+    left_out: Vec<bool>,
     frames: usize,
 }
 
@@ -63,7 +68,8 @@ impl<'a> Chains<'a> {
             start_line: frame.start_line,
             image: if frame.image.is_empty() { String::new() } else { printable(&frame.image) },
             inlined: frame.inlined,
-            place: Some(recording.places.get(index).copied().unwrap_or_default()),
+            place: frame.entry.is_none().then(|| recording.places.get(index).copied().unwrap_or_default()),
+            layer: frame.layer,
         });
         let roots = Kind::parents().map(|kind| Step {
             name: kind.label(),
@@ -73,15 +79,33 @@ impl<'a> Chains<'a> {
             image: String::new(),
             inlined: false,
             place: None,
+            layer: None,
         });
         let processes = processes(profile);
         let process_of = by_track(&processes, profile.tracks.len());
-        Chains { profile, steps: frames.chain(roots).collect(), processes, process_of, frames: profile.frames.len() }
+        let left_out = profile.left_out();
+        let steps = frames.chain(roots).collect();
+        Chains { profile, steps, processes, process_of, left_out, frames: profile.frames.len() }
     }
 
     /// The process of a track, if it is a thread.
     pub fn process(&self, track: u32) -> Option<&ProcessTracks> {
         self.processes.get((*self.process_of.get(track as usize)?)?)
+    }
+
+    /// The process of a track that is the root of its stacks: where there are several, or beside a guest.
+    pub fn root_process(&self, track: u32) -> Option<&ProcessTracks> {
+        self.process(track).filter(|_| self.processes.len() > 1 || self.view().is_some())
+    }
+
+    /// The view of host and guest; `None` where there is no host.
+    pub fn view(&self) -> Option<View> {
+        self.profile.view()
+    }
+
+    /// Whether names are marked with modes: where code of the host is beside the guest's.
+    pub fn is_by_layer(&self) -> bool {
+        self.view().is_some_and(View::is_by_layer)
     }
 
     /// The name of a track with those of its process and their numbers: `cc1 4711, worker 4715`.
@@ -102,16 +126,13 @@ impl<'a> Chains<'a> {
 
     /// The steps of a stack, outermost first.
     pub fn chain(&self, stack: u32, state: State) -> impl Iterator<Item = u32> + '_ {
-        let first = match state {
-            State::Running => None,
-            state => Some(self.root(Kind::In(state))),
-        };
+        let first = (!state.is_active()).then(|| self.root(Kind::In(state)));
         let stack = self.profile.stacks.get(stack as usize);
         let sound = stack.filter(|stack| stack.frames.iter().all(|frame| (*frame as usize) < self.frames));
         let broken = match sound {
             None => Some(Broken::Missing),
             // A track that sleeps or spins may have no stack.
-            Some(stack) if stack.frames.is_empty() && state != State::Running => None,
+            Some(stack) if stack.frames.is_empty() && !state.is_active() => None,
             Some(stack) if stack.frames.is_empty() => Some(Broken::of(stack.end).unwrap_or(Broken::NoFrames)),
             Some(stack) => Broken::of(stack.end),
         };
@@ -123,13 +144,19 @@ impl<'a> Chains<'a> {
     /// Every group and how many samples it has, in order.
     pub fn groups(&self, states: States) -> Vec<(Group, u64)> {
         let mut counts: HashMap<Group, u64> = HashMap::new();
-        for sample in self.profile.samples.iter().filter(|sample| is_exported(sample, states)) {
+        for sample in self.profile.samples.iter().filter(|sample| self.is_exported(sample, states)) {
             let state = sample.state.number() as u8;
             *counts.entry(Group { stack: sample.stack, state, track: sample.track }).or_default() += 1;
         }
         let mut groups: Vec<_> = counts.into_iter().collect();
         groups.sort_unstable();
         groups
+    }
+
+    /// Whether a sample is exported.
+    pub fn is_exported(&self, sample: &Sample, states: States) -> bool {
+        let is_left_out = self.left_out.get(sample.track as usize).copied().unwrap_or(false);
+        !is_left_out && (states == States::All || sample.state.is_active())
     }
 
     /// Samples of each track in order of time: indices into the profile's.
@@ -159,11 +186,6 @@ impl Group {
     pub fn state(self) -> State {
         State::ALL.get(usize::from(self.state)).copied().unwrap_or_default()
     }
-}
-
-/// Whether a sample is exported.
-pub(crate) fn is_exported(sample: &Sample, states: States) -> bool {
-    states == States::All || sample.state == State::Running
 }
 
 /// The profiler overhead, in one line for formats that have room for a comment.

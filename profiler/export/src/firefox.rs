@@ -9,6 +9,7 @@ mod thread;
 use std::collections::HashMap;
 use std::io::{self, Write};
 
+use glass_profiler_core::model::{Profile, Sample, State};
 use glass_profiler_core::recording::Recording;
 
 use crate::Options;
@@ -19,9 +20,26 @@ const PROCESSED_VERSION: u32 = 57;
 /// Version of the format that Firefox itself writes, at the time of [`PROCESSED_VERSION`].
 const GECKO_VERSION: u32 = 31;
 
-/// Categories: index, name, colour of the viewer's palette. Grey is the default one, transparent is idle.
+/// Categories that every profile has: name, colour of the viewer's palette. Grey is the default one, transparent is idle.
 const CATEGORIES: [(&str, &str); 5] =
     [("Other", "grey"), ("Running", "yellow"), ("Kernel", "orange"), ("Spinning", "brown"), ("Idle", "transparent")];
+
+/// Categories of recordings that have something of them: the other states in which nothing of the guest runs, and whose code it is, in
+/// the order of [`Layer::ALL`].
+const MORE_CATEGORIES: [(&str, &str); 6] = [
+    ("Stolen", "red"),
+    ("In the VMM", "green"),
+    ("Guest user", "lightblue"),
+    ("Guest kernel", "blue"),
+    ("VMM", "yellow"),
+    ("Host kernel", "orange"),
+];
+
+/// Whether a profile needs [`MORE_CATEGORIES`].
+fn has_more(profile: &Profile) -> bool {
+    let is_more = |sample: &Sample| matches!(sample.state, State::Stolen | State::InVmm);
+    profile.view().is_some() || profile.samples.iter().any(is_more)
+}
 
 /// Strings of all threads.
 #[derive(Default)]
@@ -82,8 +100,10 @@ fn breakpad_id(build_id: &[u8]) -> String {
 fn meta(chains: &Chains<'_>, output: &mut dyn Write) -> io::Result<()> {
     let profile = chains.profile;
     let origin = &profile.origin;
+    let more = if has_more(profile) { &MORE_CATEGORIES[..] } else { &[] };
     let categories: Vec<_> = CATEGORIES
         .iter()
+        .chain(more)
         .map(|(name, color)| serde_json::json!({"name": name, "color": color, "subcategories": ["Other"]}))
         .collect();
     let entry = |label: &str, value: &str| serde_json::json!({"label": label, "format": "string", "value": value});

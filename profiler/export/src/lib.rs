@@ -28,9 +28,11 @@ mod pprof;
 mod speedscope;
 mod svg;
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
-use glass_profiler_core::recording::Recording;
+use glass_profiler_core::recording::{Place, Recording};
+use glass_profiler_core::view::View;
 
 /// The formats of exports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -127,10 +129,10 @@ impl Format {
 /// Which samples are exported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum States {
-    /// Samples of running tracks.
+    /// Samples in the states that functions' shares are counted of ([`State::ACTIVE`](glass_profiler_core::model::State::ACTIVE)).
     #[default]
     Running,
-    /// Also samples of spinning and idle tracks, under separate roots.
+    /// Also samples of spinning, idle and other tracks, under separate roots.
     All,
 }
 
@@ -142,6 +144,8 @@ pub struct Options {
     /// Distinguish functions by file and line, in [`Format::Folded`]. pprof, Firefox and Perfetto have fields for lines; SVG and
     /// speedscope have functions only.
     pub lines: bool,
+    /// What is shown of a recording of host and guest.
+    pub view: View,
 }
 
 /// Writes a recording in a format that is one file. `bytes` is the recording's file: only [`Format::Perfetto`] copies from
@@ -153,6 +157,11 @@ pub fn write(
     options: Options,
     output: &mut dyn Write,
 ) -> io::Result<()> {
+    let viewed = match format {
+        Format::Perfetto | Format::Chrome | Format::Ctf => Cow::Borrowed(recording),
+        _ => in_view(recording, options.view),
+    };
+    let recording = viewed.as_ref();
     match format {
         Format::Folded => folded::write(recording, options, output),
         Format::Pprof => pprof::write(recording, options, output),
@@ -166,4 +175,25 @@ pub fn write(
         Format::Chrome => chrome::write(recording, &glass_profiler_core::trace::build(&recording.trace), output),
         Format::Ctf => Err(io::Error::new(io::ErrorKind::InvalidInput, "CTF is a folder, not a file")),
     }
+}
+
+/// The samples of a recording in a view of host and guest, without its trace. A recording without a side of the host stays as it is.
+fn in_view(recording: &Recording, view: View) -> Cow<'_, Recording> {
+    let viewed = view.of(&recording.profile);
+    if matches!(viewed.profile, Cow::Borrowed(_)) {
+        return Cow::Borrowed(recording);
+    }
+    let place = |frame: u32| -> Place {
+        let recorded = viewed.recorded(frame).and_then(|recorded| recording.places.get(recorded as usize));
+        recorded.copied().unwrap_or_default()
+    };
+    let places = (0..viewed.profile.frames.len() as u32).map(place).collect();
+    Cow::Owned(Recording {
+        places,
+        images: recording.images.clone(),
+        version: recording.version,
+        is_complete: recording.is_complete,
+        profile: viewed.profile.into_owned(),
+        ..Recording::default()
+    })
 }

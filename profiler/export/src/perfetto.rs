@@ -23,7 +23,7 @@ pub(crate) fn write(
     options: Options,
     mut output: &mut dyn Write,
 ) -> io::Result<()> {
-    let settings = PlainSettings { only_running: options.states == States::Running };
+    let settings = PlainSettings { only_running: options.states == States::Running, view: options.view };
     write_plain(bytes, recording, settings, &mut output)?;
     let Some(trace) = trace else { return Ok(()) };
     let mut encoder = Encoder::start(output, start_timestamp(bytes))?;

@@ -84,6 +84,11 @@ impl<'a> Tables<'a> {
                 let word = self.string(group.state().word());
                 labels.push(proto::Label { key: state, str: word, ..Default::default() });
             }
+            let innermost = self.chains.chain(group.stack, group.state()).last();
+            if let Some(layer) = innermost.and_then(|step| self.chains.steps[step as usize].layer) {
+                let (mode, word) = (self.string("mode"), self.string(layer.word()));
+                labels.push(proto::Label { key: mode, str: word, ..Default::default() });
+            }
             let sample = proto::Sample {
                 location_id: self.locations(group.stack, group.state()),
                 value: vec![count as i64, (count as i64).saturating_mul(period_ns)],

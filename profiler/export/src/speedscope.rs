@@ -1,5 +1,6 @@
 //! speedscope's own format: one sampled profile for each track, frames shared.
 //!
+//! The format has no field for modes: of host and guest names end in them, in brackets.
 //! The weight of a sample is one period. Where a track has none for longer than that (it was idle, or samples were lost), an
 //! empty stack fills the gap, so that the time axis is to scale.
 
@@ -8,7 +9,7 @@ use std::io::{self, Write};
 
 use glass_profiler_core::recording::Recording;
 
-use crate::chains::{Chains, cost_line, is_exported, title};
+use crate::chains::{Chains, cost_line, title};
 use crate::json::{self, column};
 use crate::{Options, States};
 
@@ -23,7 +24,11 @@ pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Wr
     json::list(output, frames, |output, step| {
         let step = &chains.steps[step];
         output.write_all(b"{\"name\":")?;
-        json::string(output, &step.name)?;
+        let layer = step.layer.filter(|_| chains.is_by_layer() && step.place.is_some());
+        match layer {
+            Some(layer) => json::string(output, &format!("{} [{}]", step.name, layer.word()))?,
+            None => json::string(output, &step.name)?,
+        }
         if let Some(file) = &step.file {
             output.write_all(b",\"file\":")?;
             json::string(output, file)?;
@@ -44,7 +49,7 @@ fn frames(chains: &Chains<'_>) -> (Vec<usize>, Vec<u32>) {
     let mut frames = Vec::new();
     let mut frame_of = Vec::with_capacity(chains.steps.len());
     for (index, step) in chains.steps.iter().enumerate() {
-        frame_of.push(*known.entry((&step.name, &step.image)).or_insert_with(|| {
+        frame_of.push(*known.entry((&step.name, &step.image, step.layer)).or_insert_with(|| {
             frames.push(index);
             frames.len() as u32 - 1
         }));
@@ -64,7 +69,7 @@ fn pieces(chains: &Chains<'_>, samples: &[u32], states: States) -> Vec<Piece> {
     let mut now_ns = 0u64;
     for index in samples {
         let sample = &chains.profile.samples[*index as usize];
-        if !is_exported(sample, states) {
+        if !chains.is_exported(sample, states) {
             continue;
         }
         if sample.time_ns > now_ns.saturating_add(period_ns) {

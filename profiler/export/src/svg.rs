@@ -1,7 +1,7 @@
 //! A flame graph as an image, for documents: callers below, the width of a box is its share of the samples.
 //!
 //! Without scripts, so it works wherever images do; a browser that opens it directly shows a box's name and numbers at
-//! the pointer. Colours stand for crates or libraries, the same in every image; light or dark by the reader's preference.
+//! the pointer. Colours stand for crates or libraries, the same in every image, or for modes where host and guest are shown; light or dark by the reader's preference.
 
 mod colour;
 
@@ -9,11 +9,13 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{self, Write};
 
+use glass_profiler_core::format::duration;
 use glass_profiler_core::identity::{by_track, processes};
 use glass_profiler_core::model::{Frame, Profile};
 use glass_profiler_core::names;
 use glass_profiler_core::recording::Recording;
 use glass_profiler_core::tree::{Kind, Node, Tree};
+use glass_profiler_core::view::Layer;
 
 use crate::chains::title;
 use crate::{Options, States};
@@ -54,8 +56,11 @@ pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Wr
          <style>{STYLE}</style><rect class=\"bg\" width=\"100%\" height=\"100%\"/>"
     )?;
     let profile = &recording.profile;
-    text(output, "h", MARGIN, 26.0, &cut(&title(profile), 110))?;
-    text(output, "s", MARGIN, 46.0, &subtitle(recording, all, options.states))?;
+    text(output, "h", MARGIN, 26.0, &cut(&title(profile), if by_layer(&tree) { 70 } else { 110 }))?;
+    text(output, "s", MARGIN, 46.0, &subtitle(recording, &tree, all, options.states))?;
+    if by_layer(&tree) {
+        legend(output)?;
+    }
     for shown in &boxes {
         draw(&tree, shown, all, height - 30.0, options.states, output)?;
     }
@@ -70,7 +75,7 @@ pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Wr
 /// The profile with the process of a sample as the outermost caller, if there are several.
 fn by_process(profile: &Profile) -> Cow<'_, Profile> {
     let processes = processes(profile);
-    if processes.len() < 2 {
+    if processes.len() < 2 && profile.view().is_none() {
         return Cow::Borrowed(profile);
     }
     let mut profile = profile.clone();
@@ -94,17 +99,36 @@ fn by_process(profile: &Profile) -> Cow<'_, Profile> {
     Cow::Owned(profile)
 }
 
-fn subtitle(recording: &Recording, all: u64, states: States) -> String {
+/// Whether boxes are coloured by modes.
+fn by_layer(tree: &Tree) -> bool {
+    tree.host.is_some_and(|host| host.view.is_by_layer())
+}
+
+/// What colours stand for, at the right of the title.
+fn legend(output: &mut dyn Write) -> io::Result<()> {
+    let mut right = WIDTH - MARGIN;
+    for layer in Layer::ALL.into_iter().rev() {
+        let width = layer.word().len() as f64 * LETTER;
+        text(output, "s", right - width, 26.0, layer.word())?;
+        let (left, fill) = (right - width - 17.0, colour::of_layer(layer, 2));
+        write!(output, "<rect x=\"{left:.1}\" y=\"16\" width=\"12\" height=\"12\" fill=\"{fill}\"/>")?;
+        right = left - 14.0;
+    }
+    Ok(())
+}
+
+fn subtitle(recording: &Recording, tree: &Tree, all: u64, states: States) -> String {
     let origin = &recording.profile.origin;
     let cost = &recording.profile.cost;
-    let kind = if states == States::Running { "running samples" } else { "samples" };
+    let kind = if states == States::Running { tree.counts().active_words() } else { "samples" };
     let seconds = origin.duration_ns as f64 / 1e9;
+    let view = tree.host.map_or(String::new(), |host| format!("; view: {}", host.view.name()));
     let pause = match cost.pause.count {
         0 => String::new(),
         _ => format!(", pauses of {:.0} \u{b5}s", cost.pause.median_ns as f64 / 1e3),
     };
     format!(
-        "{all} {kind} in {seconds:.1} s at {} Hz; {} lost, {} broken stacks{pause}",
+        "{all} {kind} in {seconds:.1} s at {} Hz; {} lost, {} broken stacks{pause}{view}",
         origin.rate_hz, cost.samples_lost, cost.stacks_broken
     )
 }
@@ -180,9 +204,17 @@ fn draw(tree: &Tree, shown: &Shown, all: u64, bottom: f64, states: States, outpu
         output.write_all(b"\n")?;
         escape(output, &function.image)?;
     }
+    if let Some(layer) = function.layer {
+        write!(output, "\n{}", layer.word())?;
+    }
+    let apart_ns = tree.nodes[node].apart_ns;
+    if apart_ns > 0 {
+        output.write_all(b"\n")?;
+        escape(output, &format!("merged by time: sampled up to {} apart", duration(apart_ns)))?;
+    }
     let own = tree.nodes[node].self_samples;
     write!(output, "\n{total} samples ({percent:.1} %), {own} of its own</title>")?;
-    let fill = colour::of(function);
+    let fill = colour::of(function, by_layer(tree));
     write!(
         output,
         "<rect x=\"{left:.1}\" y=\"{top:.0}\" width=\"{:.1}\" height=\"{:.0}\" fill=\"{fill}\"/>",

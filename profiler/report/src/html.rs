@@ -8,7 +8,8 @@
 mod script;
 
 use base64::Engine as _;
-use glass_profiler_core::model::{Profile, State, StateCounts};
+use glass_profiler_core::model::{Distribution, Profile, State, StateCounts};
+use glass_profiler_core::view::View;
 use glass_profiler_core::trace::model::Trace;
 use sha2::Digest as _;
 
@@ -16,7 +17,7 @@ use crate::samples::cost::{Card, cards};
 use crate::samples::difference;
 use crate::samples::page as samples_page;
 use crate::samples::text::recorded;
-use crate::samples::text::{difference as difference_text, origin_line, summary, symbols_line};
+use crate::samples::text::{difference as difference_text, merged_by_time, origin_line, summary, symbols_line};
 use crate::samples::variance::Errors;
 use crate::trace::page::{Class, TracePage, trace_summary};
 use crate::trace::sheets::{Cell, Column, Sheet};
@@ -58,16 +59,26 @@ const TRACE_HELP: &str = include_str!("../assets/trace/help.html");
 /// A page with a timeline, an interactive flame graph, a call tree and tables of functions and
 /// lines. It needs nothing but itself.
 pub fn html(profile: &Profile) -> String {
-    report(profile, None)
+    html_in(profile, View::Guest)
+}
+
+/// [`html`] of a recording of host and guest that opens in a view; its reader can choose others. The profile is as it was recorded.
+pub fn html_in(profile: &Profile, view: View) -> String {
+    report(profile, None, view)
 }
 
 /// A page with the timeline of a trace: tracks for cores, tasks, devices, connections, spans, functions and counters,
 /// events over time, where the time of requests went, and tables. If the profile has samples, they are a second view
 /// of the same page, on the same clock. It needs nothing but itself.
 pub fn trace_html(profile: &Profile, trace: &Trace) -> String {
+    trace_html_in(profile, trace, View::Guest)
+}
+
+/// [`trace_html`] whose samples open in a view, as those of [`html_in`].
+pub fn trace_html_in(profile: &Profile, trace: &Trace, view: View) -> String {
     let parts = TracePage::new(trace);
     if !profile.samples.is_empty() {
-        return report(profile, Some((trace, &parts)));
+        return report(profile, Some((trace, &parts)), view);
     }
     let script = script(TRACE_MODULES, TRACE);
     let head = Head {
@@ -83,9 +94,13 @@ pub fn trace_html(profile: &Profile, trace: &Trace) -> String {
 }
 
 /// A page of samples, and of a trace if there is one.
-fn report(profile: &Profile, trace: Option<(&Trace, &TracePage)>) -> String {
-    let text = summary(profile, &Tree::build(profile), TEXT_TOP);
-    let (tree, timeline) = samples_page::by_line(profile);
+fn report(profile: &Profile, trace: Option<(&Trace, &TracePage)>, view: View) -> String {
+    let viewed = view.of(profile);
+    let text = summary(&viewed.profile, &Tree::build(&viewed.profile), TEXT_TOP);
+    drop(viewed);
+    // The page makes the other views of it.
+    let merged_view = View::Merged.of(profile);
+    let (tree, timeline) = samples_page::by_line(&merged_view.profile);
     let main = script(MODULES, REPORT);
     let trace_script = trace.map_or(String::new(), |_| script(TRACE_MODULES, TRACE));
     let (scripts, style, sections): (&[&str], String, &[&str]) = match trace {
@@ -113,12 +128,37 @@ fn report(profile: &Profile, trace: Option<(&Trace, &TracePage)>) -> String {
     let content = fill(REPORT_PAGE, |name| match name {
         "text" => escape(&text),
         "merged" => merged(&tree.merged),
+        "sides" => tree.host.map_or(String::new(), |_| sides_choice(view)),
+        "mode" => tree.host.map_or("", |_| "<option value=\"mode\">Mode colours</option>").to_string(),
+        "apart" => tree.host.map_or(String::new(), |host| apart(&host.apart)),
         "data" => samples_page::write(&tree, &timeline, None),
         "script" => main.clone(),
         "trace" => trace.map_or(String::new(), |(_, parts)| trace_view(parts, &trace_script)),
         _ => unreachable!("assets/samples/report.html names only what is above"),
     });
     page(&head, scripts, &content)
+}
+
+/// The choice of the view of host and guest.
+fn sides_choice(view: View) -> String {
+    let choice = |side: View| {
+        let (name, title) = (side.name(), escape(side.sentence()));
+        let word = match side {
+            View::Guest => "Guest only",
+            View::Host => "Host only",
+            View::Merged => "Merged",
+        };
+        let checked = if side == view { " checked" } else { "" };
+        format!("<label title=\"{title}\"><input type=\"radio\" name=\"side\" value=\"{name}\"{checked}><span>{word}</span></label>")
+    };
+    let choices: String = View::ALL.into_iter().map(choice).collect();
+    format!("<fieldset class=\"choice\" id=\"sides\"><legend>Host and guest</legend>{choices}</fieldset>")
+}
+
+/// A sentence about segments that were merged by time.
+fn apart(apart: &Distribution) -> String {
+    let sentence = merged_by_time(apart).map(|sentence| format!("Merged view: {}.", escape(&sentence)));
+    sentence.map_or(String::new(), |sentence| format!("<p class=\"merged\" id=\"apart\">{sentence}</p>"))
 }
 
 /// The view of a trace with its data and its script.
@@ -163,13 +203,13 @@ pub struct Side<'a> {
     pub trace: Option<&'a Trace>,
 }
 
-/// A page that compares recordings: the functions of [`difference()`] if both have running samples, and tables of their traces if
+/// A page that compares recordings: the functions of [`difference()`] if code ran in samples of both, and tables of their traces if
 /// both have one. It needs nothing but itself.
 pub fn recordings_difference(a: Side, b: Side) -> String {
     let tables = a.trace.zip(b.trace).map_or(String::new(), |(a, b)| trace_tables(a, b));
-    let is_running = |profile: &&Profile| profile.samples.iter().any(|sample| sample.state == State::Running);
-    let has_running = |side: &Side| side.profiles.iter().all(is_running);
-    if has_running(&a) && has_running(&b) {
+    let is_active = |profile: &&Profile| View::Guest.of(profile).profile.counted().next().is_some();
+    let has_active = |side: &Side| side.profiles.iter().all(is_active);
+    if has_active(&a) && has_active(&b) {
         return functions_difference(&a.profiles, &b.profiles, &tables);
     }
     let subject = b.profiles.first().map_or(String::new(), |profile| difference::guest(profile));
@@ -220,6 +260,8 @@ pub fn difference(a: &Profile, b: &Profile) -> String {
 
 /// The same with tables of the traces below.
 fn functions_difference(a: &[&Profile], b: &[&Profile], traces: &str) -> String {
+    let (a, b) = (difference::in_views(a), difference::in_views(b));
+    let (a, b) = (&difference::refer(&a)[..], &difference::refer(&b)[..]);
     let joined = difference::join(a, b);
     let (tree, timeline) = samples_page::by_line(&joined);
     let errors = Errors::of([a, b]);

@@ -13,5 +13,5 @@ mod html;
 pub mod samples;
 pub mod trace;
 
-pub use html::{Side, difference as difference_html, html, recordings_difference, trace_html};
+pub use html::{Side, difference as difference_html, html, html_in, recordings_difference, trace_html, trace_html_in};
 pub use samples::text::{difference as difference_text, text, text_with_tree};

@@ -7,6 +7,7 @@ mod names;
 mod packets;
 mod pieces;
 mod plain;
+mod plain_view;
 mod processes;
 mod proto;
 mod reader;

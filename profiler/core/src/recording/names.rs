@@ -96,6 +96,7 @@ impl Builder<'_> {
                 start_line: location.start_line,
                 image: name.clone(),
                 inlined: index != outermost,
+                ..Frame::default()
             });
             self.recording.places.push(place);
         }

@@ -6,12 +6,14 @@ use std::io::{self, Write};
 use prost::Message;
 
 use super::ImageId;
+use super::plain_view::{Trimmed, Trimmer};
 use super::packets::{Next, PACKET_TAG, next_field, next_packet};
 use super::proto::TracePacket;
 use super::recorded::{NameSource, Recording};
 use super::writer::{SEQUENCE, module_packets};
 use crate::model::State;
 use crate::symbols::Location;
+use crate::view::View;
 
 /// Number of our field in `TracePacket`.
 const EXTENSION: u64 = 60001;
@@ -19,8 +21,10 @@ const EXTENSION: u64 = 60001;
 /// Options of [`write_plain`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PlainSettings {
-    /// Leave out samples of tracks that were spinning or idle: Perfetto has no field that distinguishes them.
+    /// Leave out samples in states in which no code ran: Perfetto has no field that distinguishes them.
     pub only_running: bool,
+    /// What is shown of a recording of host and guest.
+    pub view: View,
 }
 
 /// Copies the packets of a recording that [`open`](super::open) has read. Damaged packets are left out, names that
@@ -31,11 +35,26 @@ pub fn write_plain<W: Write>(
     settings: PlainSettings,
     output: &mut W,
 ) -> io::Result<()> {
+    let mut trimmer = Trimmer::new(&recording.profile, settings.view);
     let mut rest = bytes;
     while let Next::Packet(packet, after) = next_packet(rest) {
         rest = after;
-        if let Some(plain) = plain_packet(packet, settings) {
-            write_packet(output, &plain)?;
+        let Ok(decoded) = TracePacket::decode(packet) else { continue };
+        if is_left_out(&decoded, settings) {
+            continue;
+        }
+        match trimmer.as_mut().map_or(Trimmed::Same, |trimmer| trimmer.packet(&decoded)) {
+            Trimmed::Gone => {}
+            Trimmed::Same => {
+                if let Some(plain) = plain_packet(packet, decoded) {
+                    write_packet(output, &plain)?;
+                }
+            }
+            Trimmed::Changed(packets) => {
+                for packet in packets {
+                    write_packet(output, &packet.encode_to_vec())?;
+                }
+            }
         }
     }
     append_names(recording, output)
@@ -48,15 +67,15 @@ fn write_packet<W: Write>(output: &mut W, packet: &[u8]) -> io::Result<()> {
     output.write_all(packet)
 }
 
+/// Whether a packet is a sample in a state that is not selected.
+fn is_left_out(packet: &TracePacket, settings: PlainSettings) -> bool {
+    let extra = packet.glass.as_ref().and_then(|glass| glass.sample.as_ref());
+    let (true, Some(_), Some(extra)) = (settings.only_running, &packet.perf_sample, extra) else { return false };
+    !State::ALL.get(extra.state.unwrap_or(0) as usize).is_some_and(|state| state.is_active())
+}
+
 /// The packet without our fields, `None` if nothing of it is left.
-fn plain_packet(packet: &[u8], settings: PlainSettings) -> Option<Vec<u8>> {
-    let decoded = TracePacket::decode(packet).ok()?;
-    if let (true, Some(_), Some(extra)) =
-        (settings.only_running, &decoded.perf_sample, decoded.glass.as_ref().and_then(|glass| glass.sample.as_ref()))
-        && State::ALL.get(extra.state.unwrap_or(0) as usize) != Some(&State::Running)
-    {
-        return None;
-    }
+fn plain_packet(packet: &[u8], decoded: TracePacket) -> Option<Vec<u8>> {
     let says_something = TracePacket { trusted_packet_sequence_id: None, glass: None, ..decoded };
     if says_something == TracePacket::default() {
         return None;

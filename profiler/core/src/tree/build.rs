@@ -5,7 +5,7 @@
 //! maps; a million distinct stacks with eleven million nodes took it more than a minute.)
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
 use crate::identity::processes;
@@ -13,6 +13,7 @@ use crate::model::{Frame, Profile, State};
 
 use super::{Broken, Function, Inlined, Kind, Leaves, LineCount, Location, Merged, Node, Own, TrackShare, Tree};
 use crate::names::printable;
+use crate::view::{Hosts, Layer};
 
 /// What makes two calls one node.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,10 +25,18 @@ pub(super) enum Detail {
 }
 
 pub(super) fn build(profile: &Profile, detail: Detail) -> (Tree, Leaves) {
+    let (is_host, left_out) = (Hosts::of(profile).tracks(profile), profile.left_out());
     let mut tracks: Vec<TrackShare> = profile
         .tracks
         .iter()
-        .map(|track| TrackShare { name: printable(&track.name), id: Some(track.id), ..TrackShare::default() })
+        .zip(is_host.into_iter().zip(left_out))
+        .map(|(track, (is_host, is_left_out))| TrackShare {
+            name: printable(&track.name),
+            id: Some(track.id),
+            is_host,
+            is_left_out,
+            ..TrackShare::default()
+        })
         .collect();
     let mut groups: HashMap<Group, u64> = HashMap::new();
     for sample in &profile.samples {
@@ -36,6 +45,9 @@ pub(super) fn build(profile: &Profile, detail: Detail) -> (Tree, Leaves) {
             tracks.push(TrackShare { name: "(unknown track)".to_string(), ..TrackShare::default() });
         }
         tracks[track].states.add(sample.state, 1);
+        if tracks[track].is_left_out {
+            continue;
+        }
         *groups.entry(Group { stack: sample.stack as usize, state: sample.state, track }).or_default() += 1;
     }
 
@@ -54,6 +66,7 @@ pub(super) fn build(profile: &Profile, detail: Detail) -> (Tree, Leaves) {
     }
     let (mut tree, leaves) = growing.finish(names, tracks, &calls);
     tree.processes = processes(profile);
+    tree.host = profile.host;
     (tree, leaves)
 }
 
@@ -68,7 +81,7 @@ struct Group {
 /// The tables that nodes refer to, and the place in them of each of the profile's frames.
 struct Names {
     functions: Vec<Function>,
-    entries: HashMap<Kind, usize>,
+    entries: HashMap<(Kind, Option<Layer>), usize>,
     locations: Vec<Location>,
     frames: Vec<Step>,
 }
@@ -79,20 +92,26 @@ struct Step {
     function: usize,
     location: Option<usize>,
     inlined: bool,
+    apart_ns: u64,
 }
 
 impl Names {
     fn new(profile: &Profile) -> Names {
-        let root = Function { name: Kind::Root.label(), image: String::new(), kind: Kind::Root };
+        let root = Function { name: Kind::Root.label(), image: String::new(), kind: Kind::Root, layer: None };
         let mut functions = vec![root];
         let mut locations = Vec::new();
-        let mut function_of: HashMap<(&str, &str), usize> = HashMap::new();
+        let mut function_of: HashMap<(&str, &str, Option<Layer>), usize> = HashMap::new();
         let mut location_of: HashMap<(&str, Option<u32>), usize> = HashMap::new();
         let mut frames = Vec::with_capacity(profile.frames.len());
-        for Frame { function, file, line, image, inlined, .. } in &profile.frames {
-            let function = *function_of.entry((function, image)).or_insert_with(|| {
+        for Frame { function, file, line, image, inlined, layer, entry, apart_ns, .. } in &profile.frames {
+            if entry.is_some() {
+                // Its function is made below, after those of code.
+                frames.push(Step { function: 0, location: None, inlined: false, apart_ns: 0 });
+                continue;
+            }
+            let function = *function_of.entry((function, image, *layer)).or_insert_with(|| {
                 let image = if image.is_empty() { String::new() } else { printable(image) };
-                functions.push(Function { name: printable(function), image, kind: Kind::Function });
+                functions.push(Function { name: printable(function), image, kind: Kind::Function, layer: *layer });
                 functions.len() - 1
             });
             let line = line.filter(|line| *line > 0);
@@ -102,19 +121,35 @@ impl Names {
                     locations.len() - 1
                 })
             });
-            frames.push(Step { function, location, inlined: *inlined });
+            frames.push(Step { function, location, inlined: *inlined, apart_ns: *apart_ns });
         }
         let mut names = Names { functions, entries: HashMap::new(), locations, frames };
         // Made in one order, whatever the samples are, so that a profile has one tree.
         for kind in Kind::parents() {
-            names.functions.push(Function { name: kind.label(), image: String::new(), kind });
-            names.entries.insert(kind, names.functions.len() - 1);
+            names.add_entry(kind, None);
+        }
+        let entries = || profile.frames.iter().map(|frame| frame.entry.map(|kind| (kind, frame.layer)));
+        for (kind, layer) in entries().flatten().collect::<BTreeSet<_>>() {
+            names.add_entry(kind, layer);
+        }
+        for (frame, entry) in entries().enumerate() {
+            if let Some((kind, layer)) = entry {
+                names.frames[frame] = names.entry(kind, layer);
+            }
         }
         names
     }
 
-    fn entry(&self, kind: Kind) -> Step {
-        Step { function: self.entries[&kind], location: None, inlined: false }
+    /// Adds an entry of the report's own, if it is not there.
+    fn add_entry(&mut self, kind: Kind, layer: Option<Layer>) {
+        let next = self.functions.len();
+        if *self.entries.entry((kind, layer)).or_insert(next) == next {
+            self.functions.push(Function { name: kind.label(), image: String::new(), kind, layer });
+        }
+    }
+
+    fn entry(&self, kind: Kind, layer: Option<Layer>) -> Step {
+        Step { function: self.entries[&(kind, layer)], location: None, inlined: false, apart_ns: 0 }
     }
 }
 
@@ -140,19 +175,21 @@ struct Call {
 impl Paths {
     fn add(&mut self, profile: &Profile, names: &Names, group: Group, samples: u64) -> Call {
         let start = self.steps.len();
-        if group.state != State::Running {
-            self.steps.push(names.entry(Kind::In(group.state)));
+        let is_active = group.state.is_active();
+        // A page lets its reader choose by states, also among those in which code ran.
+        if !is_active || (self.detail == Detail::Lines && group.state != State::Running) {
+            self.steps.push(names.entry(Kind::In(group.state), None));
         }
         let stack = profile.stacks.get(group.stack);
         let sound = stack.filter(|stack| stack.frames.iter().all(|frame| (*frame as usize) < names.frames.len()));
         let broken = match sound {
             None => Some(Broken::Missing),
             // A track that sleeps or spins need not say where.
-            Some(stack) if stack.frames.is_empty() && group.state != State::Running => None,
+            Some(stack) if stack.frames.is_empty() && !is_active => None,
             Some(stack) if stack.frames.is_empty() => Some(Broken::of(stack.end).unwrap_or(Broken::NoFrames)),
             Some(stack) => Broken::of(stack.end),
         };
-        self.steps.extend(broken.map(|broken| names.entry(Kind::Broken(broken))));
+        self.steps.extend(broken.map(|broken| names.entry(Kind::Broken(broken), None)));
         let frames = sound.map_or(&[][..], |stack| &stack.frames);
         self.steps.extend(frames.iter().map(|frame| names.frames[*frame as usize]));
         let by_line = self.detail == Detail::Lines;
@@ -179,6 +216,7 @@ struct Sprout {
     self_samples: u64,
     total_samples: u64,
     inlined_samples: u64,
+    apart_ns: u64,
 }
 
 /// A node that may still get samples.
@@ -191,7 +229,7 @@ struct Open {
 impl Growing {
     fn open(&mut self, function: usize, key: Key) {
         let parent = self.path.last().map_or(0, |open| open.node);
-        self.nodes.push(Sprout { function, key, parent, self_samples: 0, total_samples: 0, inlined_samples: 0 });
+        self.nodes.push(Sprout { function, key, parent, self_samples: 0, total_samples: 0, inlined_samples: 0, apart_ns: 0 });
         self.path.push(Open { node: self.nodes.len() - 1, lines: Vec::new() });
     }
 
@@ -221,6 +259,7 @@ impl Growing {
             if step.inlined {
                 self.nodes[*node].inlined_samples += call.samples;
             }
+            self.nodes[*node].apart_ns = self.nodes[*node].apart_ns.max(step.apart_ns);
             let Some(location) = step.location else { continue };
             let own = if depth + 1 == steps.len() { call.samples } else { 0 };
             match lines.binary_search_by_key(&location, |line| line.0) {
@@ -282,6 +321,7 @@ impl Growing {
                 tracks,
                 processes: Vec::new(),
                 merged,
+                host: None,
             },
             leaves,
         )
@@ -299,7 +339,7 @@ impl Growing {
         }
         let rank = |index: &usize| {
             let Sprout { function, total_samples, key, .. } = self.nodes[*index];
-            let Function { name, image, kind } = &names.functions[function];
+            let Function { name, image, kind, .. } = &names.functions[function];
             (*kind, Reverse(total_samples), name, image, key)
         };
         let mut order = Vec::with_capacity(self.nodes.len());
@@ -338,6 +378,7 @@ impl Growing {
                     all if all == sprout.total_samples => Inlined::Always,
                     _ => Inlined::Sometimes,
                 },
+                apart_ns: sprout.apart_ns,
             });
         }
         super::find_ends(&mut nodes);

@@ -20,7 +20,7 @@ impl Tree {
         let below_samples = totals[nodes_max] + 1;
 
         let mut functions = self.functions;
-        functions.push(Function { name: Kind::Merged.label(), image: String::new(), kind: Kind::Merged });
+        functions.push(Function { name: Kind::Merged.label(), image: String::new(), kind: Kind::Merged, layer: None });
         let merged_function = functions.len() - 1;
         let mut merged = Merged { nodes: 0, samples: 0, below_samples };
         let mut nodes: Vec<Node> = Vec::new();
@@ -63,6 +63,7 @@ impl Tree {
                     total_samples: node.total_samples,
                     location: None,
                     inlined: Inlined::Never,
+                    apart_ns: 0,
                 });
             }
         }
@@ -82,6 +83,7 @@ impl Tree {
             tracks: self.tracks,
             processes: self.processes,
             merged,
+            host: self.host,
         }
     }
 }

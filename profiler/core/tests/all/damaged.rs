@@ -163,7 +163,7 @@ fn a_plain_trace_keeps_all_but_ours_and_what_was_not_running() {
     };
     assert!(whole.windows(3).any(|window| window == [0x8a, 0xa6, 0x1d]), "this is not the tag of our field");
     assert_eq!(packets(PlainSettings::default()), 6);
-    assert_eq!(packets(PlainSettings { only_running: true }), 5);
+    assert_eq!(packets(PlainSettings { only_running: true, ..PlainSettings::default() }), 5);
 }
 
 #[test]

@@ -5,16 +5,21 @@ use std::io::{self, Write};
 
 use glass_profiler_core::images::KERNEL_NAME;
 use glass_profiler_core::model::{Sample, State};
+use glass_profiler_core::view::Layer;
 
 use super::Strings;
 use crate::States;
-use crate::chains::{Chains, is_exported, title};
+use crate::chains::{Chains, title};
 use crate::json::{self, Milliseconds, OrNull, column};
 
 const RUNNING: u8 = 1;
 const KERNEL: u8 = 2;
 const SPINNING: u8 = 3;
 const IDLE: u8 = 4;
+const STOLEN: u8 = 5;
+const IN_VMM: u8 = 6;
+/// The first of [`Layer::ALL`].
+const LAYERS: u8 = 7;
 /// Type of a resource: a library.
 const LIBRARY: u8 = 1;
 
@@ -49,14 +54,24 @@ impl Tables {
         let category = match sample.state {
             State::Running => RUNNING,
             State::Spinning => SPINNING,
+            State::Stolen => STOLEN,
+            State::InVmm => IN_VMM,
             _ => IDLE,
         };
         let mut stack = None;
         let mut depth = 0;
+        let mut caller: Option<Layer> = None;
+        // In a view without the VMM, what it did is the guest's function's, and a category of its own.
+        let by_layer = sample.state != State::InVmm || chains.is_by_layer();
         for step in chains.chain(sample.stack, sample.state) {
             let what = &chains.steps[step as usize];
             depth = if what.inlined { depth + 1 } else { 0 };
             let own_category = match stack {
+                _ if what.layer.is_some() && sample.state.is_active() && by_layer => {
+                    let changes = stack.is_none() || what.layer != caller;
+                    caller = what.layer;
+                    what.layer.filter(|_| changes).map(|layer| LAYERS + layer.number() as u8)
+                }
                 _ if what.image == KERNEL_NAME && sample.state == State::Running => Some(KERNEL),
                 None => Some(category),
                 Some(_) => None,
@@ -114,7 +129,7 @@ pub(super) fn write(
     let (name, pid) = process.map_or_else(|| (title(chains.profile), 0), |process| (process.name.clone(), process.pid));
     // The viewer shows a process by its main thread.
     let is_main = match process {
-        None => track == 0,
+        None => (0..track as u32).all(|before| chains.process(before).is_some()),
         Some(process) => {
             let main = process.tracks.iter().find(|track| chains.profile.tracks[**track].id == u64::from(process.pid));
             main.or(process.tracks.first()) == Some(&track)
@@ -132,7 +147,7 @@ pub(super) fn write(
     let sample = |index: &u32| &chains.profile.samples[*index as usize];
     let mut stacks = Vec::with_capacity(samples.len());
     for sample in samples.iter().map(sample) {
-        stacks.push(if is_exported(sample, states) { tables.stack(chains, strings, sample) } else { None });
+        stacks.push(if chains.is_exported(sample, states) { tables.stack(chains, strings, sample) } else { None });
     }
     write!(output, "\"samples\":{{\"length\":{},\"weight\":null,\"weightType\":\"samples\",", samples.len())?;
     column(output, "stack", stacks.iter().map(|stack| OrNull(*stack)))?;

@@ -1,7 +1,7 @@
 // What a box of the graph is, in full.
 
-import { formatCount, formatPercent, formatPlace, formatSamples } from "../shared/format.js";
-import { INLINED } from "./profile.js";
+import { formatCount, formatDuration, formatPercent, formatPlace, formatSamples } from "../shared/format.js";
+import { INLINED, LAYERS } from "./profile.js";
 
 /**
  * What there is to say about a box, as pairs of a class and a text. `all` is everything that is
@@ -22,6 +22,8 @@ export function describeBox(box, { profile, shape, all, zoomed, leavesFirst }) {
   const main = shape.nodes.main[box.mainNode];
   const place = formatPlace(profile.locations[profile.nodes.location[main] - 1]);
   if (place) lines.push(["tip-place", place]);
-  lines.push(["tip-more", [fn.image, INLINED[shape.nodes.inlined[box.mainNode]]].filter(Boolean).join(" · ")]);
+  lines.push(["tip-more", [LAYERS[fn.layer], fn.image, INLINED[shape.nodes.inlined[box.mainNode]]].filter(Boolean).join(" · ")]);
+  const apartNs = box.members.reduce((most, { node }) => Math.max(most, shape.nodes.apart[node]), 0);
+  if (apartNs > 0) lines.push(["tip-more", `merged by time: sampled up to ${formatDuration(apartNs)} apart`]);
   return lines;
 }

@@ -3,7 +3,7 @@
 
 import { formatCount, formatPercent, formatSamples } from "../shared/format.js";
 import { textElement, textSpan } from "../shared/elements.js";
-import { decodeProfile, RARE_FROM, STATES } from "./profile.js";
+import { activeStates, decodeProfile, RARE_FROM, STATES } from "./profile.js";
 import { shapeTree } from "./shape.js";
 import { keepUnder, sumFunctions, sumKept, sumOwn, sumSelection } from "./sums.js";
 import { boxAt, CallersFirst, followPath, LeavesFirst } from "./views.js";
@@ -22,7 +22,7 @@ import { Address, controlTexts, list, onAddress, read, readTexts, setControls, w
 const POINTS_MIN = 1;
 
 const profile = decodeProfile(find("#profile").textContent);
-const state = { states: new Set([0]), width: "b", view: "flame", hidden: null, recursion: "keep", query: "", selected: null, dark: false };
+const state = { states: activeStates(profile), side: "guest", width: "b", view: "flame", hidden: null, recursion: "keep", query: "", selected: null, dark: false };
 
 /** From one recording a side it is not known how much runs of the same program differ. */
 const verdicts = profile.errors.has_runs ? VERDICTS : { ...VERDICTS, clear: "beyond the error of sampling" };
@@ -289,7 +289,9 @@ function start() {
   for (const input of findInputs("input[name=state]")) {
     const index = STATES.indexOf(input.value);
     input.parentElement.hidden = index >= RARE_FROM && profile.tracks.every(({ samples }) => samples[index] === 0);
-    input.checked = state.states.has(index);
+    // The address names only what differs from this.
+    input.defaultChecked = state.states.has(index);
+    input.checked = input.defaultChecked;
     input.addEventListener("change", () => {
       if (input.checked) state.states.add(index);
       else state.states.delete(index);

@@ -2,12 +2,12 @@
 
 import { formatCount, formatDuration, formatPercent, formatSamples } from "../shared/format.js";
 import { textSpan } from "../shared/elements.js";
-import { decodeProfile, RARE_FROM, STATES, tracksLabel } from "./profile.js";
+import { activeStates, decodeProfile, RARE_FROM, STATES, tracksLabel } from "./profile.js";
 import { shapeTree } from "./shape.js";
 import { hottestLines, keepMatches, keepUnder, samplesIn, sumFunctions, sumGroups, sumKept, sumLines, sumMatches, sumSelection } from "./sums.js";
 import { boxAt, CallersFirst, followPath, LeavesFirst } from "./views.js";
 import { matchFunctions } from "./search.js";
-import { groupColour, Palette } from "./colours.js";
+import { LayerPalette, Palette } from "./colours.js";
 import { FlameGraph } from "./graph.js";
 import { functionColumn, imageColumn, placeColumn, samplesColumn, SortedTable } from "./table.js";
 import { CallTree } from "./calltree.js";
@@ -24,11 +24,15 @@ import { Address, controlTexts, list, onAddress, range, read, readTexts, setCont
 const profile = decodeProfile(find("#profile").textContent);
 const state = {
   tracks: null,
-  states: new Set([0]),
+  /** Tracks of the host, while the view is the guest's. */
+  leftOut: null,
+  states: activeStates(profile),
   range: null,
   within: null,
   hidden: null,
   recursion: "keep",
+  /** Of host and guest: "guest", "host" or "merged". */
+  side: "guest",
   view: "flame",
   colour: "group",
   query: "",
@@ -110,15 +114,28 @@ let sums;
 let zoomed;
 
 /** Colours keep their meaning whatever is selected: what all tracks were running decides. */
-const running = sumSelection(profile, shape, { tracks: null, range: null, states: new Set([0]) });
-const groupsBy = (field) => sumGroups(profile, shape, running, (fn) => fn[field]);
+const whole = shapeTree(profile, { hidden: null, recursion: "keep", side: "merged" });
+const running = sumSelection(profile, whole, { tracks: null, range: null, states: activeStates(profile) });
+const groupsBy = (field) => sumGroups(profile, whole, running, (fn) => fn[field]);
 const palettes = Object.fromEntries(["group", "image"].map((field) => [field, new Palette(groupsBy(field), (fn) => fn[field])]));
+palettes.mode = new LayerPalette();
 
 function describe(box) {
   return describeBox(box, { profile, shape, all: sums.all, zoomed: graph.zoomed, leavesFirst: state.view === "leaves" });
 }
 
-/** Hidden functions or the merge of recursion have changed: the tree has. */
+/** The view of host and guest has changed: with it its tree, the tracks that count, and what colours stand for. */
+function chooseSide(side) {
+  state.side = side;
+  state.leftOut = profile.hostTracks && side === "guest" ? profile.hostTracks : null;
+  state.colour = side === "guest" ? "group" : "mode";
+  find("#colour").value = state.colour;
+  const apart = document.querySelector("#apart");
+  if (apart) /** @type {HTMLElement} */ (apart).hidden = side !== "merged";
+  timeline.leaveOut(state.leftOut);
+}
+
+/** Hidden functions, the merge of recursion or the view of host and guest have changed: the tree has. */
 function reshape() {
   shape = shapeTree(profile, state);
   find("#hide-button").textContent = hidePanel.count > 0 ? `Hide (${hidePanel.count})` : "Hide";
@@ -215,6 +232,7 @@ function sayWhole(box) {
   if (state.within) parts.push(`, ${state.within.label}`);
   else if (state.range) parts.push(`, ${timeline.describe(state.range)}`);
   if (box.parent) parts.push(`, in ${box.fn.short}`);
+  if (profile.hostTracks) parts.push({ guest: ", guest only", host: ", host only", merged: ", host and guest merged" }[state.side]);
   find("#whole").textContent = parts.join("");
 }
 
@@ -254,10 +272,10 @@ function select(fn) {
 }
 
 function drawLegend(palette, groups) {
-  const field = state.colour === "group" ? "crate" : "image";
+  const field = { group: "crate", image: "image", mode: "mode" }[state.colour];
   const own = groups.filter((group) => palette.slot(group.name) >= 0);
   const items = own.map((group) => {
-    const item = legendItem(group.name, group.samples, palette.slot(group.name));
+    const item = legendItem(group.name, group.samples, palette.colour(palette.slot(group.name), state.dark));
     item.title = `Find everything in ${group.name}`;
     item.addEventListener("click", () => setQuery(`${field}:${group.name}`));
     return item;
@@ -265,18 +283,18 @@ function drawLegend(palette, groups) {
   const rest = groups.filter((group) => palette.slot(group.name) < 0);
   if (rest.length > 0) {
     const samples = rest.reduce((all, group) => all + group.samples, 0);
-    const item = legendItem(rest.length === 1 ? "1 other" : `${rest.length} others`, samples, -1);
+    const item = legendItem(rest.length === 1 ? "1 other" : `${rest.length} others`, samples, palette.colour(-1, state.dark));
     item.disabled = true;
     items.push(item);
   }
   find("#legend").replaceChildren(...items);
 }
 
-function legendItem(name, samples, slot) {
+function legendItem(name, samples, colour) {
   const item = document.createElement("button");
   item.type = "button";
   const swatch = textSpan("swatch", "");
-  swatch.style.backgroundColor = groupColour(slot, state.dark);
+  swatch.style.backgroundColor = colour;
   item.append(swatch, textSpan("label", name), textSpan("share", formatPercent(samples, sums.all)));
   return item;
 }
@@ -325,6 +343,12 @@ function listenToTools() {
   find("#lines-of button").addEventListener("click", () => select(null));
   find("#help-button").addEventListener("click", () => find("#help").showModal());
   document.addEventListener("keydown", keyPressed);
+  for (const input of findInputs("input[name=side]")) {
+    input.addEventListener("change", () => {
+      chooseSide(input.value);
+      reshape();
+    });
+  }
   for (const input of findInputs("input[name=view]")) {
     input.addEventListener("change", () => {
       state.view = input.value;
@@ -342,7 +366,9 @@ function listenToTools() {
   for (const input of findInputs("input[name=state]")) {
     const index = STATES.indexOf(input.value);
     input.parentElement.hidden = index >= RARE_FROM && profile.tracks.every(({ samples }) => samples[index] === 0);
-    input.checked = state.states.has(index);
+    // The address names only what differs from this.
+    input.defaultChecked = state.states.has(index);
+    input.checked = input.defaultChecked;
     input.addEventListener("change", () => {
       if (input.checked) state.states.add(index);
       else state.states.delete(index);
@@ -409,7 +435,8 @@ function start() {
   document.addEventListener("samples-range", (event) => rangeChosen(/** @type {CustomEvent} */ (event).detail));
   hidePanel.fill(groupsBy("image"), running.all);
   listenToTools();
-  sum();
+  if (profile.hostTracks) chooseSide(findInputs("input[name=side]").find((input) => input.checked)?.value ?? "guest");
+  reshape();
   startTabs(find("#panels [role=tablist]"), (panel) => {
     state.panel = panel;
     refine();

@@ -6,6 +6,12 @@ export const STATES = ["running", "spinning", "idle", "never started", "paused",
 const STATE_KINDS = "rsinptvu";
 /** States from here on are rare: they are shown where a recording has them. */
 export const RARE_FROM = 3;
+/** The states in which code ran: shares of functions are of these. */
+const ACTIVE = [STATES.indexOf("running"), STATES.indexOf("in the VMM")];
+/** Whose code a function is, in a recording of host and guest. */
+export const LAYERS = ["guest user", "guest kernel", "VMM", "host kernel"];
+/** Layers from here on are the host's. */
+const HOST_FROM = 2;
 export const INLINED = ["", "inlined in some samples", "inlined into its caller"];
 
 const DATA_VERSION = 3;
@@ -24,29 +30,55 @@ export function decodeProfile(text) {
     group: string(data.functions.group[index]),
     image: string(data.functions.image[index]),
     kind: data.functions.kind[index],
+    layer: layerOf(data.host, index),
     location: location(data.functions.location[index]),
   }));
+  // What a sample without segments of the host is in the view of the host only.
+  if (data.host) functions.push({ index: functions.length, name: "[guest]", short: "[guest]", group: "", image: "", kind: "g", layer: null, location: null });
   const nodes = decodeNodes(data.nodes, functions);
+  for (const [node, apartNs] of data.host?.apart ?? []) nodes.apart[node] = apartNs;
   const tracks = data.tracks.map((track) => ({ ...track, name: string(track.name), label: string(track.name), samples: STATES.map(() => 0) }));
   const processes = data.processes.map((process) => ({ ...process, name: `${string(process.name)} ${process.pid}`, label: string(process.label) }));
   for (const { name, tracks: threads } of processes) {
     // The only thread of a process is the process.
     for (const track of threads) tracks[track].label = threads.length > 1 ? `${name}, ${tracks[track].name} ${tracks[track].id}` : name;
   }
-  const profile = { functions, locations, nodes, tracks, processes, timeline: decodeTimeline(data.timeline), merged: data.merged, errors: data.errors };
+  const profile = { functions, locations, nodes, tracks, processes, timeline: decodeTimeline(data.timeline), merged: data.merged, errors: data.errors, hostTracks: data.host ? new Set(data.host.tracks) : null };
   countWhole(profile);
   return profile;
 }
 
+/** The states in which code ran, of which there are samples; running ones are always among them. */
+export function activeStates({ tracks }) {
+  return new Set(ACTIVE.filter((state) => state === 0 || tracks.some(({ samples }) => samples[state] > 0)));
+}
+
+/** An index into LAYERS, or null of what has none. */
+function layerOf(host, index) {
+  const letter = host?.layers[index] ?? "-";
+  return letter === "-" ? null : Number(letter);
+}
+
+/** Flags the functions that are the host's. */
+export function isOfHost(functions) {
+  return Uint8Array.from(functions, (fn) => (fn.layer !== null && fn.layer >= HOST_FROM ? 1 : 0));
+}
+
+/** Flags the functions that are the guest's: its code, and what stands for a broken stack of it. */
+export function isOfGuest(functions) {
+  return Uint8Array.from(functions, (fn) => ((fn.layer !== null && fn.layer < HOST_FROM) || (fn.kind === "b" && fn.layer === null) ? 1 : 0));
+}
+
 /** The rows of the timeline: a process with all its threads, then each thread of several; a vCPU. */
-export function trackRows({ tracks, processes }) {
+export function trackRows({ tracks, processes, hostTracks }) {
   const ofProcesses = new Set(processes.flatMap((process) => process.tracks));
   const others = tracks.map((track, index) => ({ name: track.name, label: track.label, tracks: [index] })).filter((_, index) => !ofProcesses.has(index));
   const rows = processes.flatMap((process) => {
     const threads = process.tracks.map((track) => ({ name: `${tracks[track].name} ${tracks[track].id}`, label: tracks[track].label, tracks: [track], isThread: true }));
     return [{ name: process.name, label: process.label, tracks: process.tracks }, ...(threads.length > 1 ? threads : [])];
   });
-  return [...rows, ...others];
+  // Of host and guest the guest's come first.
+  return hostTracks ? [...others, ...rows] : [...rows, ...others];
 }
 
 /** What a choice of tracks is called: processes of which all threads are chosen, and single tracks. */
@@ -68,6 +100,8 @@ function decodeNodes(columns, functions) {
     parent: new Uint32Array(count),
     end: new Uint32Array(count),
     state: new Uint8Array(count),
+    /** Of segments that were merged by time: how far from the rest they were sampled at most, in ns. */
+    apart: new Float64Array(count),
     /** Samples of the whole recording, whatever is selected. */
     self: new Float64Array(count),
     total: new Float64Array(count),

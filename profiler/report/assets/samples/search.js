@@ -1,8 +1,10 @@
-// What a search matches: parts of functions' names, or whole crates, images or files.
+// What a search matches: parts of functions' names, or whole crates, images, files or modes.
+
+import { LAYERS } from "./profile.js";
 
 /**
  * Flags by function, or null for an empty search. Parts are separated by commas, one of them must
- * match. `crate:`, `image:` and `file:` search in those; `*` stands for anything, and a name with it is
+ * match. `crate:`, `image:`, `file:` and `mode:` search in those; `*` stands for anything, and a name with it is
  * matched as a whole.
  */
 export function matchFunctions(functions, query) {
@@ -12,13 +14,14 @@ export function matchFunctions(functions, query) {
 }
 
 function matchOne(wanted) {
-  const [, field, rest] = /^(crate|image|file):(.*)$/.exec(wanted) ?? [null, "name", wanted];
+  const [, field, rest] = /^(crate|image|file|mode):(.*)$/.exec(wanted) ?? [null, "name", wanted];
   const anywhere = !rest.includes("*");
   return {
     name: (fn) => (anywhere ? fn.name.toLowerCase().includes(rest) : matchStars(fn.name.toLowerCase(), rest)),
     crate: (fn) => matchStars(fn.group.toLowerCase(), rest),
     image: (fn) => matchStars(fn.image.toLowerCase(), rest),
     file: (fn) => (fn.location?.file ?? "").toLowerCase().includes(rest),
+    mode: (fn) => fn.kind === "f" && matchStars((LAYERS[fn.layer] ?? "").toLowerCase(), rest),
   }[field];
 }
 

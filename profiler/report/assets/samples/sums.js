@@ -5,7 +5,7 @@ import { addUp, STATES } from "./profile.js";
 /**
  * Adds up what the selection includes: `tracks` is a set of indices or null for all, `states` a set
  * of indices into STATES, `range` the first slice and the one after the last, or null for all; `within` has the intervals that
- * samples must lie in (and slices do not count then), or is null. `byState` has the samples of all states, also of those that do not count.
+ * samples must lie in (and slices do not count then), or is null; `leftOut` has tracks that never count, or is null. `byState` has the samples of all states, also of those that do not count.
  */
 export function sumSelection(profile, shape, selection) {
   const { nodes, timeline } = profile;
@@ -16,6 +16,7 @@ export function sumSelection(profile, shape, selection) {
   for (let cell = 0; cell < cells.slice.length && !selection.within; cell += 1) {
     if (cells.slice[cell] < first || cells.slice[cell] >= end) continue;
     if (selection.tracks && !selection.tracks.has(cells.track[cell])) continue;
+    if (selection.leftOut?.has(cells.track[cell])) continue;
     for (let entry = cells.start[cell]; entry < cells.start[cell + 1]; entry += 1) own[entryNode[entry]] += entrySamples[entry];
   }
   const byState = STATES.map(() => 0);
@@ -27,13 +28,13 @@ export function sumSelection(profile, shape, selection) {
 }
 
 /** Indices of the samples in a selection of tracks, time and intervals, in order of time. */
-export function samplesIn({ timeline }, { tracks, range, within }) {
+export function samplesIn({ timeline }, { tracks, range, within, leftOut = null }) {
   const { samples, sliceNs } = timeline;
   const [from, to] = range ? range.map((slice) => slice * sliceNs) : [0, Infinity];
   const found = [];
   for (let index = 0; index < samples.time.length; index += 1) {
     const [time, track] = [samples.time[index], samples.track[index]];
-    if (tracks && !tracks.has(track)) continue;
+    if ((tracks && !tracks.has(track)) || leftOut?.has(track)) continue;
     if (within ? within.has(time, track) : time >= from && time < to) found.push(index);
   }
   return found;
@@ -84,13 +85,13 @@ export function sumLines(profile, shape, sums) {
   const total = new Float64Array(nodes.count);
   const shown = new Uint32Array(nodes.count);
   for (let node = 1; node < nodes.count; node += 1) {
-    shown[node] = shape.hidden?.[nodes.fn[node]] ? shown[nodes.parent[node]] : node;
+    shown[node] = shape.hidden[nodes.fn[node]] ? shown[nodes.parent[node]] : node;
     self[shown[node]] += sums.own[node];
   }
   addUp(sums.own, total, nodes.parent);
   const rows = sumByKey(nodes, lineOf, self, total, lines.length);
   return rows
-    .filter(({ key }) => functions[lines[key].fn].kind === "f" && !shape.hidden?.[lines[key].fn])
+    .filter(({ key }) => functions[lines[key].fn].kind === "f" && !shape.hidden[lines[key].fn])
     .map(({ key, ...row }) => ({ ...row, fn: functions[lines[key].fn], location: locations[lines[key].location - 1] ?? null }));
 }
 

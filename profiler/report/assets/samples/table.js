@@ -3,6 +3,7 @@
 
 import { formatCount, formatPercent, formatPlace, formatShortPath } from "../shared/format.js";
 import { textSpan } from "../shared/elements.js";
+import { LAYERS } from "./profile.js";
 
 const ROWS_STEP = 60;
 
@@ -155,8 +156,9 @@ export function placeColumn(label, locationOf) {
 
 export function imageColumn() {
   const cell = (element, { fn }) => {
-    element.title = fn.image;
-    element.textContent = fn.image;
+    const text = [LAYERS[fn.layer], fn.image].filter(Boolean).join(" · ");
+    element.title = text;
+    element.textContent = text;
   };
   return { key: "image", label: "Image", className: "image", value: (row) => row.fn.image.toLowerCase(), cell };
 }

@@ -9,6 +9,8 @@ import { countSlices, samplesIn } from "./sums.js";
 import { roundStep, windowFrom, zoomWindow } from "../shared/zoom.js";
 
 const TRACK_ROWS_FOLDED = 8;
+/** The colour of each of STATES. */
+const STATE_INKS = ["running", "spinning", "idle", "rare", "rare", "stolen", "in-vmm", "rare"];
 /** More rows than this are too many to read; those with most samples are shown. */
 const TRACK_ROWS_MAX = 200;
 const AXIS_PX = 22;
@@ -39,6 +41,7 @@ export class Timeline {
     this.range = null;
     this.within = null;
     this.chosen = null;
+    this.leftOut = null;
     this.drag = null;
     this.hover = null;
     this.unfolded = false;
@@ -117,6 +120,17 @@ export class Timeline {
     this.on.tracks(this.chosen);
   }
 
+  /** Tracks that do not count in the view of host and guest, or null. */
+  leaveOut(tracks) {
+    this.leftOut = tracks;
+    this.mark();
+  }
+
+  /** Whether samples of a row count. */
+  counts({ tracks }) {
+    return tracks.some((track) => (this.chosen === null || this.chosen.has(track)) && !this.leftOut?.has(track));
+  }
+
   /** Shows these slices. */
   show(slices) {
     this.view = slices;
@@ -154,7 +168,7 @@ export class Timeline {
       const states = shares.filter((_, index) => index < RARE_FROM || sums[row].states[index] > 0).join(", ");
       button.setAttribute("aria-pressed", String(chosen));
       button.setAttribute("aria-label", `${label}: ${formatSamples(sums[row].all)}, ${states}. Count only ${tracks.length > 1 ? "these threads" : "this track"}.`);
-      button.classList.toggle("left-out", this.chosen !== null && !tracks.some((track) => this.chosen.has(track)));
+      button.classList.toggle("left-out", !this.counts({ tracks }));
     });
     this.numbers.replaceChildren(...sums.map((sum) => {
       const row = document.createElement("div");
@@ -164,7 +178,10 @@ export class Timeline {
       if (rare.length > 0) row.append(textSpan("rare", rare.map(({ state, count }) => `${formatPercent(count, sum.all)} ${state}`).join(", ")));
       return row;
     }));
-    this.section.querySelector(".key .rare").hidden = !this.profile.tracks.some(({ samples }) => samples.slice(RARE_FROM).some((count) => count > 0));
+    for (const ink of new Set(STATE_INKS.slice(RARE_FROM))) {
+      const has = ({ samples }) => samples.some((count, state) => count > 0 && STATE_INKS[state] === ink);
+      this.section.querySelector(`.key .${ink}`).hidden = !this.profile.tracks.some(has);
+    }
     this.clear.hidden = this.range === null && this.within === null;
     this.sayRange(this.drag?.range ?? this.range);
     this.draw();
@@ -184,7 +201,7 @@ export class Timeline {
     const { cells } = this.time;
     let samples = 0;
     for (let cell = 0; cell < cells.slice.length; cell += 1) {
-      if (cells.slice[cell] < first || cells.slice[cell] >= end || (this.chosen && !this.chosen.has(cells.track[cell]))) continue;
+      if (cells.slice[cell] < first || cells.slice[cell] >= end || (this.chosen && !this.chosen.has(cells.track[cell])) || this.leftOut?.has(cells.track[cell])) continue;
       for (let entry = cells.start[cell]; entry < cells.start[cell + 1]; entry += 1) samples += this.time.entrySamples[entry];
     }
     return samples;
@@ -199,7 +216,7 @@ export class Timeline {
 
   sayRange(range) {
     if (range) this.say(`${this.describe(range)}, ${formatSamples(this.countIn(range))}`);
-    else if (this.within) this.say(`${this.within.label}: ${this.within.isRange ? "" : "ran "}${formatDuration(this.within.ns)}, ${formatSamples(samplesIn(this.profile, { tracks: this.chosen, range: null, within: this.within }).length)}`);
+    else if (this.within) this.say(`${this.within.label}: ${this.within.isRange ? "" : "ran "}${formatDuration(this.within.ns)}, ${formatSamples(samplesIn(this.profile, { tracks: this.chosen, range: null, within: this.within, leftOut: this.leftOut }).length)}`);
     else this.say("");
   }
 
@@ -335,7 +352,7 @@ export class Timeline {
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     const style = getComputedStyle(canvas);
     const ink = Object.fromEntries(
-      ["running", "spinning", "idle", "rare", "track", "hatch", "line", "soft", "ink", "accent", "veil"].map((name) => [name, style.getPropertyValue(`--${name}`)]),
+      [...STATE_INKS, "track", "hatch", "line", "soft", "ink", "accent", "veil"].map((name) => [name, style.getPropertyValue(`--${name}`)]),
     );
     ink.none = hatchPattern(context, ink);
     this.drawAxis(context, ink, height);
@@ -368,7 +385,7 @@ export class Timeline {
     const [first, end] = this.view;
     const left = Math.max(0, this.placeOf(0));
     const right = Math.min(this.width, this.placeOf(durationNs / sliceNs || slices));
-    context.globalAlpha = this.chosen === null || this.shown[row].tracks.some((track) => this.chosen.has(track)) ? 1 : 0.3;
+    context.globalAlpha = this.counts(this.shown[row]) ? 1 : 0.3;
     context.fillStyle = ink.none;
     context.fillRect(left, top, right - left, BAR_PX);
     const columns = Math.min(Math.ceil(this.width), end - first);
@@ -388,11 +405,11 @@ export class Timeline {
       const x = Math.floor((this.width * column) / columns);
       const width = Math.ceil((this.width * (column + 1)) / columns) - x;
       let y = top + BAR_PX;
-      STATES.forEach((state, index) => {
+      STATES.forEach((_, index) => {
         const height = (sum[index] / whole) * BAR_PX;
         if (height <= 0) return;
         y -= height;
-        context.fillStyle = ink[index < RARE_FROM ? state : "rare"];
+        context.fillStyle = ink[STATE_INKS[index]];
         context.fillRect(x, y, width, height);
       });
     }

@@ -73,6 +73,8 @@ export function readTexts(text) {
 
 /** Controls of samples that are kept, and the event that one of them has changed. */
 const CONTROLS = {
+  // In front of the colours, which it sets.
+  side: ["input[name=side]", "change"],
   view: ["input[name=view]", "change"],
   width: ["input[name=width]", "change"],
   recursion: ["#recursion", "change"],

@@ -1,9 +1,10 @@
 //! The profiler overhead, as the four headlines that stand at the top of every report.
 
-use glass_profiler_core::model::{Losses, Profile, Sample, StackEnd};
+use glass_profiler_core::model::{Losses, Profile, Sample, StackEnd, Track};
 
 use glass_profiler_core::format::{count, duration, percent, percent_lost};
 use glass_profiler_core::names::printable;
+use glass_profiler_core::view::Hosts;
 
 /// Above this share of lost samples or broken stacks, or of the profiler's use of a core, the
 /// page marks the figure. In thousandths.
@@ -25,7 +26,8 @@ pub(crate) struct Card {
 pub(crate) fn cards(profile: &Profile) -> [Card; 4] {
     let (cost, duration_ns) = (&profile.cost, profile.origin.duration_ns);
     // Each track has pauses of its own, and as much time as the others.
-    let tracks_ns = duration_ns.saturating_mul(profile.tracks.len().max(1) as u64);
+    let tracks = paused(profile);
+    let tracks_ns = duration_ns.saturating_mul(tracks.len().max(1) as u64);
     let taken = cost.samples_taken;
     let samples = Card {
         name: "Samples",
@@ -71,7 +73,7 @@ pub(crate) fn cards(profile: &Profile) -> [Card; 4] {
                 duration(pause.max_ns),
                 duration(pause.sum_ns),
                 percent_lost(pause.sum_ns, tracks_ns),
-                if profile.tracks.len() > 1 { "the tracks' time" } else { "the time" },
+                if tracks.len() > 1 { "the tracks' time" } else { "the time" },
                 loss(profile)
             ),
             high: exceeds(pause.sum_ns, tracks_ns, HIGH_CPU_PER_MILLE),
@@ -118,10 +120,16 @@ fn why_broken(profile: &Profile) -> String {
     text
 }
 
+/// The tracks that are stopped for samples: the host's are not.
+fn paused(profile: &Profile) -> Vec<&Track> {
+    let hosts = Hosts::of(profile);
+    profile.tracks.iter().filter(|track| !hosts.has(track.guest)).collect()
+}
+
 /// What the guest has lost, pauses and what follows them, in all and of the track that lost most.
 fn loss(profile: &Profile) -> String {
     let duration_ns = profile.origin.duration_ns;
-    let tracks = &profile.tracks;
+    let tracks = paused(profile);
     let sum_ns = tracks.iter().fold(0, |sum: u64, track| sum.saturating_add(track.frozen.estimated_loss_ns()));
     let Some(most) = tracks.iter().max_by_key(|track| track.frozen.sum_ns).filter(|_| sum_ns > 0) else {
         return String::new();

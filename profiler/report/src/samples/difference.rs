@@ -4,6 +4,8 @@
 //! page of a difference is made of the same columns as any other. Shares are of samples: each
 //! recording is 100 %, however long it took and at whatever rate.
 
+use std::borrow::Cow;
+
 use glass_profiler_core::guest::GuestKind;
 use glass_profiler_core::model::{Profile, Sample, Stack, State, Track};
 
@@ -11,6 +13,7 @@ use super::variance::{CLEAR_ERRORS, Errors, NOISE_ERRORS};
 use glass_profiler_core::format::{count, duration, percent};
 use glass_profiler_core::names::printable;
 use glass_profiler_core::tree::{Node, Tree};
+use glass_profiler_core::view::View;
 
 /// How sure it is that a share changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,8 +77,10 @@ pub struct FunctionChange {
 pub struct Difference {
     /// The nodes of both; track 0 is A and track 1 is B.
     pub tree: Tree,
-    /// Running samples of A and of B: the 100 % of each.
+    /// Samples of A and of B in which code ran: the 100 % of each.
     pub running: [u64; 2],
+    /// What these are called.
+    pub words: &'static str,
     /// In order of the change of own samples, largest first.
     pub functions: Vec<FunctionChange>,
     /// How much shares differ by themselves.
@@ -83,22 +88,26 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Counts the running samples of both sides, each of one recording or several.
+    /// Counts the samples of both sides in which code ran, each of one recording or several. Of host and guest the profiles have what
+    /// the views show that they are in; without one, the guest only.
     pub fn build(a: &[&Profile], b: &[&Profile]) -> Difference {
-        let tree = Tree::build(&join(a, b));
-        let running = [0, 1].map(|track| tree.tracks[track].states.of(State::Running));
+        let (a, b) = (in_views(a), in_views(b));
+        let (a, b) = (refer(&a), refer(&b));
+        let tree = Tree::build(&join(&a, &b));
+        let running = [0, 1].map(|track| tree.tracks[track].states.active());
+        let words = tree.counts().active_words();
         let mut functions: Vec<FunctionChange> = (0..tree.functions.len())
             .map(|function| FunctionChange { function, self_samples: [0, 0], total_samples: [0, 0] })
             .collect();
         for side in [0, 1] {
-            for total in only_track(&tree, side).function_totals(&[State::Running]) {
+            for total in only_track(&tree, side).function_totals(&State::ACTIVE) {
                 functions[total.function].self_samples[side] = total.self_samples;
                 functions[total.function].total_samples[side] = total.total_samples;
             }
         }
         functions.retain(|function| function.total_samples != [0, 0]);
-        let errors = Errors::of([a, b]);
-        let mut difference = Difference { tree, running, functions: Vec::new(), errors };
+        let errors = Errors::of([&a, &b]);
+        let mut difference = Difference { tree, running, words, functions: Vec::new(), errors };
         functions.sort_by(|a, b| {
             let size = |function: &FunctionChange| difference.own(function).points.abs();
             let total = |function: &FunctionChange| difference.total(function).points.abs();
@@ -121,7 +130,7 @@ impl Difference {
 
     fn change(&self, function: usize, [a, b]: [u64; 2], kind: usize) -> Change {
         let function = &self.tree.functions[function];
-        let factor = self.errors.factors(&function.name, &function.image)[kind];
+        let factor = self.errors.factors(function)[kind];
         let errors = self.errors.limits().map(|errors| errors * factor);
         change_with(a, self.running[0], b, self.running[1], errors)
     }
@@ -136,6 +145,16 @@ impl Difference {
         let only = self.functions.iter().filter(|function| function.total_samples[1 - side] == 0);
         only.fold((0, 0), |(functions, samples), function| (functions + 1, samples + function.self_samples[side]))
     }
+}
+
+/// Each profile in its view, the guest's if it is in none.
+pub(crate) fn in_views<'a>(profiles: &[&'a Profile]) -> Vec<Cow<'a, Profile>> {
+    profiles.iter().map(|profile| View::Guest.of(profile).profile).collect()
+}
+
+/// References to each.
+pub(crate) fn refer<'a>(profiles: &'a [Cow<'_, Profile>]) -> Vec<&'a Profile> {
+    profiles.iter().map(AsRef::as_ref).collect()
 }
 
 /// One profile with A's samples on track 0 and B's on track 1, all at one time.
@@ -158,7 +177,9 @@ pub(crate) fn join(a: &[&Profile], b: &[&Profile]) -> Profile {
             frames: stack.frames.iter().map(|frame| moved(*frame, profile.frames.len(), first_frame)).collect(),
             end: stack.end,
         }));
-        joined.samples.extend(profile.samples.iter().map(|sample| Sample {
+        let left_out = profile.left_out();
+        let counts = |sample: &&Sample| !left_out.get(sample.track as usize).copied().unwrap_or(false);
+        joined.samples.extend(profile.samples.iter().filter(counts).map(|sample| Sample {
             time_ns: 0,
             track,
             stack: moved(sample.stack, profile.stacks.len(), first_stack),

@@ -4,7 +4,7 @@
 //! columns in the order of a walk, so `depth` alone gives the tree; two siblings differ in function
 //! or line, and the page makes of it the tree of functions that its reader selects. Samples are in
 //! `timeline.cells`, packed by `pack`; the page adds up those slices, tracks and states that
-//! the reader selects.
+//! the reader selects. Of host and guest the nodes are those of the merged view, and the page makes the others of it.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,8 @@ use serde::Serialize;
 use crate::samples::timeline::Timeline;
 use crate::samples::variance::Errors;
 use glass_profiler_core::names;
-use glass_profiler_core::tree::{Inlined, Kind, Tree};
+use glass_profiler_core::tree::{Function, Inlined, Kind, Tree};
+use glass_profiler_core::view::View;
 
 /// Nodes of the call tree that the page shows; the smallest beyond are merged, and counted.
 pub const NODES_MAX: usize = 100_000;
@@ -36,6 +37,20 @@ struct Data<'a> {
     merged: MergedNodes,
     #[serde(skip_serializing_if = "Option::is_none")]
     errors: Option<ErrorColumns>,
+    /// Of a recording of host and guest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<HostColumns>,
+}
+
+/// Whose code functions are, what was merged by time, and which tracks are the host's.
+#[derive(Serialize)]
+struct HostColumns {
+    /// One letter for each function: its place in `Layer::ALL`, or `-`.
+    layers: String,
+    /// Nodes of segments that were merged by time, and how far from the rest they were sampled at most, in ns.
+    apart: Vec<(usize, u64)>,
+    /// Indices of tracks.
+    tracks: Vec<usize>,
 }
 
 /// How many errors of independent samples a change of a share must exceed, for a difference: by function.
@@ -131,7 +146,8 @@ impl Strings {
 
 /// The data of the page that [`crate::html`] makes, safe to stand inside a `<script>` element.
 pub fn json(profile: &Profile) -> String {
-    let (tree, timeline) = by_line(profile);
+    let viewed = View::Merged.of(profile);
+    let (tree, timeline) = by_line(&viewed.profile);
     write(&tree, &timeline, None)
 }
 
@@ -193,16 +209,28 @@ pub(crate) fn write(tree: &Tree, timeline: &Timeline, errors: Option<&Errors>) -
             below: tree.merged.below_samples,
         },
         errors: errors.map(|errors| error_columns(tree, errors)),
+        host: tree.host.map(|_| host_columns(tree)),
     };
     // Maps with odd keys and failing writers are the only ways for this to fail.
     let json = serde_json::to_string(&data).expect("columns of numbers and texts can be written");
     escape_for_script(&json)
 }
 
+fn host_columns(tree: &Tree) -> HostColumns {
+    let letter = |function: &Function| function.layer.map_or('-', |layer| char::from(b'0' + layer.number() as u8));
+    let apart = tree.nodes.iter().enumerate().map(|(index, node)| (index, node.apart_ns));
+    let tracks = tree.tracks.iter().enumerate().filter(|(_, track)| track.is_host);
+    HostColumns {
+        layers: tree.functions.iter().map(letter).collect(),
+        apart: apart.filter(|(_, apart_ns)| *apart_ns > 0).collect(),
+        tracks: tracks.map(|(index, _)| index).collect(),
+    }
+}
+
 fn error_columns(tree: &Tree, errors: &Errors) -> ErrorColumns {
     let round = |number: f64| (number * 1000.0).round() / 1000.0;
     let [noise, clear] = errors.limits().map(round);
-    let factors = tree.functions.iter().map(|function| errors.factors(&function.name, &function.image).map(round));
+    let factors = tree.functions.iter().map(|function| errors.factors(function).map(round));
     let (own, total) = factors.map(|[own, total]| (own, total)).unzip();
     ErrorColumns { noise, clear, has_runs: errors.has_runs(), own, total }
 }
@@ -210,7 +238,7 @@ fn error_columns(tree: &Tree, errors: &Errors) -> ErrorColumns {
 fn functions(tree: &Tree, strings: &mut Strings) -> Functions {
     let mut locations = vec![0; tree.functions.len()];
     // Where a function never runs, its line while spinning or idle is better than none.
-    for states in [&[State::Spinning, State::Idle][..], &[State::Running][..]] {
+    for states in [&[State::Spinning, State::Idle][..], &State::ACTIVE[..]] {
         for total in tree.function_totals(states) {
             locations[total.function] = total.location.map_or(0, |index| index + 1);
         }
@@ -229,6 +257,7 @@ fn functions(tree: &Tree, strings: &mut Strings) -> Functions {
             Kind::Root => 'r',
             Kind::Broken(_) => 'b',
             Kind::In(state) => letter(state),
+            Kind::Guest => 'g',
             Kind::Merged => 'm',
         });
     }

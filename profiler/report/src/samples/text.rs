@@ -9,7 +9,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use glass_profiler_core::model::{Origin, Profile, State, StateCounts};
+use glass_profiler_core::model::{Distribution, Origin, Profile, State, StateCounts};
+use glass_profiler_core::view::{HostSide, View};
 use unicode_width::UnicodeWidthStr;
 
 use crate::samples::cost::cards;
@@ -22,21 +23,28 @@ const COLUMNS: usize = 100;
 /// Columns for a function's name, and for its place.
 const NAME_COLUMNS: usize = 35;
 const PLACE_COLUMNS: usize = 25;
+/// The same where a column between them has the mode of the code.
+const NAME_COLUMNS_BY_LAYER: usize = 30;
+const LAYER_COLUMNS: usize = 12;
+const PLACE_COLUMNS_BY_LAYER: usize = 17;
 /// Tracks that get a line of their own; the rest share one.
 const TRACKS_MAX: usize = 16;
 
-/// [`text`] with the call tree below it, without nodes that have less than `min_percent` of the running samples.
+/// [`text`] with the call tree below it, without nodes that have less than `min_percent` of the samples in which code ran.
 pub fn text_with_tree(profile: &Profile, top: usize, min_percent: f64) -> String {
-    let tree = Tree::build(profile);
-    let mut out = summary(profile, &tree, top);
+    let viewed = View::Guest.of(profile);
+    let tree = Tree::build(&viewed.profile);
+    let mut out = summary(&viewed.profile, &tree, top);
     calltree::call_tree(&mut out, &tree, min_percent);
     out
 }
 
 /// A summary of at most 100 columns: where the profile comes from, the profiler overhead, what each
-/// track was doing, and the `top` hottest functions by self.
+/// track was doing, and the `top` hottest functions by self. A recording of host and guest is shown in the view that the profile is
+/// in; without one, the guest only.
 pub fn text(profile: &Profile, top: usize) -> String {
-    summary(profile, &Tree::build(profile), top)
+    let viewed = View::Guest.of(profile);
+    summary(&viewed.profile, &Tree::build(&viewed.profile), top)
 }
 
 /// [`text`] of a profile whose tree is already there.
@@ -54,6 +62,7 @@ pub(crate) fn summary(profile: &Profile, tree: &Tree, top: usize) -> String {
         }
     }
     tracks(&mut out, tree);
+    host_side(&mut out, tree);
     functions(&mut out, tree, top);
     out
 }
@@ -107,7 +116,11 @@ struct Row {
 
 fn tracks(out: &mut String, tree: &Tree) {
     let rows = rows(tree);
-    let heading = if tree.processes.is_empty() { "Tracks" } else { "Processes and threads" };
+    let heading = match (tree.host, tree.processes.is_empty()) {
+        (None, true) => "Tracks",
+        (None, false) => "Processes and threads",
+        (Some(_), _) => "Tracks of the guest and of the host",
+    };
     line(out, &format!("\n{} {:>12} {:>10} {:>10} {:>10}", pad(heading, 36), "samples", "running", "spinning", "idle"));
     // The largest, in their order. A process has at least as many samples as each of its threads, and is in front of them.
     let mut kept: Vec<usize> = (0..rows.len()).collect();
@@ -124,8 +137,32 @@ fn tracks(out: &mut String, tree: &Tree) {
         track_line(out, &name, &sum(tree, rest.iter()));
     }
     if tree.tracks.len() > 1 {
-        track_line(out, "all", &sum(tree, (0..tree.tracks.len()).collect::<Vec<_>>().iter()));
+        let has_left_out = tree.tracks.iter().any(|track| track.is_left_out);
+        track_line(out, if has_left_out { "all of the guest" } else { "all" }, &tree.counts());
     }
+}
+
+/// Of a recording of host and guest: what the view shows, and what was merged by time.
+fn host_side(out: &mut String, tree: &Tree) {
+    let Some(HostSide { view, apart }) = tree.host else { return };
+    out.push_str("\nHost and guest\n");
+    let others: Vec<&str> = View::ALL.into_iter().filter(|other| *other != view).map(View::name).collect();
+    wrap(out, "  View      ", &format!("{} (--view {} shows others)", view.sentence(), others.join(", --view ")));
+    if let Some(sentence) = merged_by_time(&apart) {
+        wrap(out, "  By time   ", &sentence);
+    }
+}
+
+/// What was merged by time, and how far apart it was sampled, in a sentence; `None` if nothing was.
+pub(crate) fn merged_by_time(apart: &Distribution) -> Option<String> {
+    (apart.count > 0).then(|| {
+        format!(
+            "segments of the host in {} samples were merged by time: sampled {} (median) to {} (maximum) apart from the guest's",
+            count(apart.count),
+            duration(apart.median_ns),
+            duration(apart.max_ns)
+        )
+    })
 }
 
 fn rows(tree: &Tree) -> Vec<Row> {
@@ -134,6 +171,12 @@ fn rows(tree: &Tree) -> Vec<Row> {
     let mut row = |name, tracks: &[usize]| {
         rows.push(Row { name, tracks: tracks.to_vec(), states: sum(tree, tracks.iter()) });
     };
+    // The guest's own first; its processes are those of the host then.
+    let is_guest = |index: &usize| tree.host.is_some() && !tree.tracks[*index].is_host;
+    for index in (0..tree.tracks.len()).filter(is_guest) {
+        row(tree.tracks[index].name.clone(), &[index]);
+        of_none.remove(&index);
+    }
     for process in &tree.processes {
         row(process.label(), &process.tracks);
         for index in &process.tracks {
@@ -182,54 +225,63 @@ fn track_line(out: &mut String, name: &str, states: &StateCounts) {
 }
 
 fn functions(out: &mut String, tree: &Tree, top: usize) {
-    let running = tree.samples_in(State::Running);
-    let totals = tree.function_totals(&[State::Running]);
+    let counts = tree.counts();
+    let active = counts.active();
+    let totals = tree.function_totals(&State::ACTIVE);
     let shown = &totals[..top.min(totals.len())];
     out.push('\n');
-    if running == 0 {
+    if active == 0 {
         line(out, "No sample found the guest running: there are no functions to show.");
         return;
     }
     line(
         out,
         &format!(
-            "Hottest functions by self: {} of {}; 100 % = {} running samples",
+            "Hottest functions by self: {} of {}; 100 % = {} {}",
             count(shown.len() as u64),
             count(totals.len() as u64),
-            count(running)
+            count(active),
+            counts.active_words()
         ),
     );
+    let name = match by_layer(tree) {
+        true => format!("{} {}", pad("function", NAME_COLUMNS_BY_LAYER), pad("mode", LAYER_COLUMNS)),
+        false => pad("function", NAME_COLUMNS),
+    };
     line(
         out,
-        &format!(
-            "{:>10} {:>7} {:>10} {:>7}  {} {}",
-            "self",
-            "self %",
-            "total",
-            "total %",
-            pad("function", NAME_COLUMNS),
-            "hottest line"
-        ),
+        &format!("{:>10} {:>7} {:>10} {:>7}  {name} {}", "self", "self %", "total", "total %", "hottest line"),
     );
     for total in shown {
-        function_line(out, tree, total, running);
+        function_line(out, tree, total, active);
     }
 }
 
-fn function_line(out: &mut String, tree: &Tree, total: &FunctionTotal, running: u64) {
+/// Whether functions of the guest and of the host are beside each other.
+pub(crate) fn by_layer(tree: &Tree) -> bool {
+    tree.host.is_some_and(|host| host.view.is_by_layer())
+}
+
+fn function_line(out: &mut String, tree: &Tree, total: &FunctionTotal, active: u64) {
     let function = &tree.functions[total.function];
-    let name = fit_name(&function.name, NAME_COLUMNS);
+    let (name, place_columns) = match by_layer(tree) {
+        true => {
+            let name = pad(&fit_name(&function.name, NAME_COLUMNS_BY_LAYER), NAME_COLUMNS_BY_LAYER);
+            let layer = function.layer.map_or("", |layer| layer.word());
+            (format!("{name} {}", pad(layer, LAYER_COLUMNS)), PLACE_COLUMNS_BY_LAYER)
+        }
+        false => (pad(&fit_name(&function.name, NAME_COLUMNS), NAME_COLUMNS), PLACE_COLUMNS),
+    };
     let place = total.location.map_or_else(|| function.image.clone(), |location| tree.locations[location].to_string());
     line(
         out,
         &format!(
-            "{:>10} {:>7} {:>10} {:>7}  {} {}",
+            "{:>10} {:>7} {:>10} {:>7}  {name} {}",
             count(total.self_samples),
-            percent(total.self_samples, running),
+            percent(total.self_samples, active),
             count(total.total_samples),
-            percent(total.total_samples, running),
-            pad(&name, NAME_COLUMNS),
-            cut_path(&place, PLACE_COLUMNS)
+            percent(total.total_samples, active),
+            cut_path(&place, place_columns)
         ),
     );
 }

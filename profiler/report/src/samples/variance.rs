@@ -7,8 +7,10 @@
 
 use std::collections::HashMap;
 
-use glass_profiler_core::model::{Profile, State};
+use glass_profiler_core::model::Profile;
 use glass_profiler_core::names::printable;
+use glass_profiler_core::tree::Function;
+use glass_profiler_core::view::Layer;
 
 /// Standard errors below which a change is called noise, and from which on it is called clear. By
 /// chance alone, one of 22 functions exceeds the first and one of 2,150 the second.
@@ -21,8 +23,8 @@ const PRIOR: f64 = 4.0;
 /// Functions with fewer samples say nothing about how much recordings differ.
 const SAMPLES_MIN: u64 = 20;
 
-/// A function by its name and image.
-type Key = (String, String);
+/// A function by its name and image, and in a view of host and guest by whose it is.
+type Key = (String, String, Option<Layer>);
 
 /// The errors of shares, relative to those of independent samples.
 #[derive(Debug, Clone, Default)]
@@ -86,8 +88,9 @@ impl Errors {
     }
 
     /// By how much the error of a function's own share, and of its share with callees, is larger than that of independent samples.
-    pub fn factors(&self, name: &str, image: &str) -> [f64; 2] {
-        self.of.get(&(name.to_owned(), image.to_owned())).copied().unwrap_or([1.0, 1.0])
+    pub fn factors(&self, function: &Function) -> [f64; 2] {
+        let key = (function.name.clone(), function.image.clone(), function.layer);
+        self.of.get(&key).copied().unwrap_or([1.0, 1.0])
     }
 
     /// How many errors of a function's share, which are its [factor](Errors::factors) times those of independent samples, a change must exceed
@@ -107,7 +110,7 @@ impl Errors {
     }
 }
 
-/// Adds the running samples of a recording: to its functions, and to `all`, by piece of its time.
+/// Adds the samples of a recording in which code ran: to its functions, and to `all`, by piece of its time.
 fn count(
     profile: &Profile,
     recording: usize,
@@ -116,26 +119,29 @@ fn count(
     all: &mut [u64; PIECES],
 ) {
     let mut by_stack: HashMap<u32, [u64; PIECES]> = HashMap::new();
-    let running = || profile.samples.iter().filter(|sample| sample.state == State::Running);
+    let active = || profile.counted();
     let (first, last) =
-        (running().map(|s| s.time_ns).min().unwrap_or(0), running().map(|s| s.time_ns).max().unwrap_or(0));
+        (active().map(|s| s.time_ns).min().unwrap_or(0), active().map(|s| s.time_ns).max().unwrap_or(0));
     let length = (last - first).saturating_add(1);
-    for sample in running() {
+    for sample in active() {
         let piece = (u128::from(sample.time_ns - first) * PIECES as u128 / u128::from(length)) as usize;
         all[piece] += 1;
         by_stack.entry(sample.stack).or_default()[piece] += 1;
     }
     let mut numbers: HashMap<Key, usize> = HashMap::new();
     let mut keys: Vec<Key> = Vec::new();
-    let of_frame: Vec<usize> = profile
+    // Of code: the report's own entries are no functions.
+    let of_frame: Vec<Option<usize>> = profile
         .frames
         .iter()
         .map(|frame| {
             let image = if frame.image.is_empty() { String::new() } else { printable(&frame.image) };
-            let key = (printable(&frame.function), image);
-            *numbers.entry(key.clone()).or_insert_with(|| {
-                keys.push(key);
-                keys.len() - 1
+            let key = (printable(&frame.function), image, frame.layer);
+            frame.entry.is_none().then(|| {
+                *numbers.entry(key.clone()).or_insert_with(|| {
+                    keys.push(key);
+                    keys.len() - 1
+                })
             })
         })
         .collect();
@@ -143,7 +149,7 @@ fn count(
     for (stack, pieces) in by_stack {
         let Some(stack) = profile.stacks.get(stack as usize) else { continue };
         let mut inside: Vec<usize> =
-            stack.frames.iter().filter_map(|frame| of_frame.get(*frame as usize).copied()).collect();
+            stack.frames.iter().filter_map(|frame| of_frame.get(*frame as usize).copied().flatten()).collect();
         let innermost = inside.last().copied();
         inside.sort_unstable();
         inside.dedup();

@@ -2,9 +2,7 @@
 
 use std::fmt::Write as _;
 
-use glass_profiler_core::model::State;
-
-use super::{COLUMNS, cut_path, fit_name, line};
+use super::{COLUMNS, by_layer, cut_path, fit_name, line};
 use glass_profiler_core::format::{count, cut_end, pad, percent};
 use glass_profiler_core::tree::{Kind, Tree};
 
@@ -18,19 +16,21 @@ const CHAIN_ENDS_SHOWN: usize = 6;
 /// More lines than this are too many to read.
 const LINES_MAX: usize = 500;
 
-/// Writes the nodes with at least `min_percent` of the running samples, each with its own callees below
+/// Writes the nodes with at least `min_percent` of the samples in which code ran, each with its own callees below
 /// it, heaviest first; what is left out of a caller's callees is one line.
 pub(super) fn call_tree(out: &mut String, tree: &Tree, min_percent: f64) {
-    let running = tree.samples_in(State::Running);
-    if running == 0 {
+    let sums = tree.counts();
+    let active = sums.active();
+    if active == 0 {
         return;
     }
     let states = tree.states();
     let counts = |node: usize| {
-        states[node] == State::Running && tree.nodes[node].total_samples as f64 * 100.0 >= min_percent * running as f64
+        states[node].is_active() && tree.nodes[node].total_samples as f64 * 100.0 >= min_percent * active as f64
     };
     out.push('\n');
-    line(out, &format!("Call tree: nodes with at least {min_percent} % of {} running samples", count(running)));
+    let words = sums.active_words();
+    line(out, &format!("Call tree: nodes with at least {min_percent} % of {} {words}", count(active)));
     line(out, &format!("{:>7} {:>7}  function", "total %", "self %"));
     let mut lines = 0;
     let mut node = 1;
@@ -47,13 +47,13 @@ pub(super) fn call_tree(out: &mut String, tree: &Tree, min_percent: f64) {
         let chain = only_calls(tree, node);
         if chain >= CHAIN_MIN {
             let ends = CHAIN_ENDS_SHOWN;
-            (node..node + ends).for_each(|node| node_line(out, tree, node, running));
+            (node..node + ends).for_each(|node| node_line(out, tree, node, active));
             line(out, &format!("{:>17}... {} calls, each the only one of the one before", "", chain - 2 * ends));
             node += chain - ends;
             lines += ends + 1;
             continue;
         }
-        node_line(out, tree, node, running);
+        node_line(out, tree, node, active);
         lines += 1;
         node += 1;
     }
@@ -69,7 +69,7 @@ fn only_calls(tree: &Tree, first: usize) -> usize {
     node - first
 }
 
-fn node_line(out: &mut String, tree: &Tree, index: usize, running: u64) {
+fn node_line(out: &mut String, tree: &Tree, index: usize, active: u64) {
     let node = &tree.nodes[index];
     let function = tree.function(index);
     let level = node.depth - 1;
@@ -77,17 +77,22 @@ fn node_line(out: &mut String, tree: &Tree, index: usize, running: u64) {
     if level > INDENT_LEVELS {
         let _ = write!(indent, "({level}) ");
     }
-    let own = if node.self_samples == 0 { String::new() } else { percent(node.self_samples, running) };
+    let own = if node.self_samples == 0 { String::new() } else { percent(node.self_samples, active) };
     let width = NAME_COLUMNS - PLACE_COLUMNS;
     let place = match (node.location, function.kind) {
         (Some(location), _) => tree.locations[location].to_string(),
         (None, Kind::Function) => function.image.clone(),
         _ => String::new(),
     };
-    let name = format!("{indent}{}", fit_name(&function.name, width.saturating_sub(indent.len()).max(16)));
+    let mark = match function.layer.filter(|_| by_layer(tree)) {
+        Some(layer) => format!(" [{}]", layer.word()),
+        None => String::new(),
+    };
+    let room = width.saturating_sub(indent.len() + mark.len()).max(16);
+    let name = format!("{indent}{}{mark}", fit_name(&function.name, room));
     let row = format!(
         "{:>7} {own:>7}  {} {}",
-        percent(node.total_samples, running),
+        percent(node.total_samples, active),
         pad(&name, COLUMNS - PLACE_COLUMNS - 20),
         cut_path(&place, PLACE_COLUMNS)
     );

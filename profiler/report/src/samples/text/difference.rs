@@ -11,11 +11,11 @@ use glass_profiler_core::tree::TrackShare;
 const NAME_COLUMNS: usize = 34;
 
 /// A table of at most 100 columns: what the recordings of both sides are, what makes them hard to compare, and
-/// the `top` functions whose own share of the running samples changed most.
+/// the `top` functions whose own share of the samples in which code ran changed most.
 pub fn text(a: &[&Profile], b: &[&Profile], top: usize) -> String {
     let difference = Difference::build(a, b);
     let mut out = String::new();
-    line(&mut out, "Difference of recordings: B minus A, in points of each side's running samples");
+    line(&mut out, &format!("Difference of recordings: B minus A, in points of each side's {}", difference.words));
     for (index, profiles) in [a, b].into_iter().enumerate() {
         side(&mut out, ["A", "B"][index], profiles, &difference.tree.tracks[index]);
     }
@@ -53,7 +53,11 @@ fn only_in_one(out: &mut String, difference: &Difference) {
             wrap(
                 out,
                 "",
-                &format!("Only in {name}: {} functions, with {share} of its running samples", count(functions as u64)),
+                &format!(
+                    "Only in {name}: {} functions, with {share} of its {}",
+                    count(functions as u64),
+                    difference.words
+                ),
             );
         }
     }
@@ -69,11 +73,12 @@ fn functions(out: &mut String, difference: &Difference, top: usize) {
     line(
         out,
         &format!(
-            "Functions by change of self: {} of {}; 100 % = {} (A) and {} (B) running samples",
+            "Functions by change of self: {} of {}; 100 % = {} (A) and {} (B) {}",
             count(shown.len() as u64),
             count(difference.functions.len() as u64),
             count(a),
-            count(b)
+            count(b),
+            difference.words
         ),
     );
     wrap(
