@@ -44,7 +44,9 @@ impl View {
     pub fn sentence(self) -> &'static str {
         match self {
             View::Guest => "guest only: without segments of the host, and tracks of the host do not count",
-            View::Host => "host only: without segments of the guest; [guest] is a sample of a vCPU without segments of the host",
+            View::Host => {
+                "host only: without segments of the guest; [guest] is a sample of a vCPU without segments of the host"
+            }
             View::Merged => "merged: the guest's function that caused an exit, then the VMM, then the host's kernel",
         }
     }
@@ -366,7 +368,13 @@ impl<'a> Maker<'a> {
     }
 
     /// The pieces of a stack, outermost first.
-    fn pieces(&self, stack: &Stack, division: Division, is_host: bool, lists: &[Vec<Piece>]) -> Vec<(Range<usize>, Piece)> {
+    fn pieces(
+        &self,
+        stack: &Stack,
+        division: Division,
+        is_host: bool,
+        lists: &[Vec<Piece>],
+    ) -> Vec<(Range<usize>, Piece)> {
         let count = stack.frames.len();
         let piece = |mode, end| Piece { layer: Layer::of(mode, is_host), addresses: 0, end, is_merged: false };
         let list = match division {
@@ -414,14 +422,7 @@ impl<'a> Maker<'a> {
         self.stacks.len() as u32 - 1
     }
 
-    fn shown(
-        &mut self,
-        stack: u32,
-        division: Division,
-        is_host: bool,
-        is_active: bool,
-        lists: &[Vec<Piece>],
-    ) -> Stack {
+    fn shown(&mut self, stack: u32, division: Division, is_host: bool, is_active: bool, lists: &[Vec<Piece>]) -> Stack {
         let profile = self.profile;
         let stack = profile.stacks.get(stack as usize);
         let sound = stack.filter(|stack| stack.frames.iter().all(|frame| (*frame as usize) < profile.frames.len()));

@@ -1,4 +1,4 @@
-//! Writes a report of a synthetic profile: `synthetic SAMPLES FILE.html [wide | phases | deep | diff]`. Prints how long it took.
+//! Writes a report of a synthetic profile: `synthetic SAMPLES FILE.html [wide | phases | deep | host | diff]`. Prints how long it took.
 
 #[path = "../tests/all/support/profiles.rs"]
 #[allow(dead_code, reason = "the tests use the rest")]
@@ -19,6 +19,8 @@ fn main() -> Result<(), String> {
         Some("phases") => support::phases(samples, 0, 1),
         // Tens of thousands of stacks of up to 50 frames.
         Some("deep") => support::phases(samples, 40, 1),
+        // As many stacks, and each sample with segments of its own.
+        Some("host") => support::with_host(support::phases(samples, 40, 1)),
         Some("diff") => {
             let (a, b) = (support::service(samples, 1), support::faster(samples * 3 / 2, 2));
             print!("{}", glass_profiler_report::difference_text(&[&a], &[&b], 30));

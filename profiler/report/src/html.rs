@@ -9,8 +9,8 @@ mod script;
 
 use base64::Engine as _;
 use glass_profiler_core::model::{Distribution, Profile, State, StateCounts};
-use glass_profiler_core::view::View;
 use glass_profiler_core::trace::model::Trace;
+use glass_profiler_core::view::View;
 use sha2::Digest as _;
 
 use crate::samples::cost::{Card, cards};
@@ -149,7 +149,9 @@ fn sides_choice(view: View) -> String {
             View::Merged => "Merged",
         };
         let checked = if side == view { " checked" } else { "" };
-        format!("<label title=\"{title}\"><input type=\"radio\" name=\"side\" value=\"{name}\"{checked}><span>{word}</span></label>")
+        format!(
+            "<label title=\"{title}\"><input type=\"radio\" name=\"side\" value=\"{name}\"{checked}><span>{word}</span></label>"
+        )
     };
     let choices: String = View::ALL.into_iter().map(choice).collect();
     format!("<fieldset class=\"choice\" id=\"sides\"><legend>Host and guest</legend>{choices}</fieldset>")

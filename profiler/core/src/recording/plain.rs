@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use prost::Message;
 
 use super::ImageId;
-use super::plain_view::{Trimmed, Trimmer};
 use super::packets::{Next, PACKET_TAG, next_field, next_packet};
+use super::plain_view::{Trimmed, Trimmer};
 use super::proto::TracePacket;
 use super::recorded::{NameSource, Recording};
 use super::writer::{SEQUENCE, module_packets};

@@ -46,7 +46,8 @@ impl Trimmer {
     /// For a profile as it was recorded; `None` without a side of the host, where every view is the same.
     pub(super) fn new(profile: &Profile, view: View) -> Option<Trimmer> {
         let hosts = Hosts::of(profile);
-        let numbers = profile.guests.iter().zip(0..).filter(|(_, index)| hosts.has(*index)).map(|(guest, _)| guest.id.0);
+        let numbers =
+            profile.guests.iter().zip(0..).filter(|(_, index)| hosts.has(*index)).map(|(guest, _)| guest.id.0);
         let hosts: HashSet<u32> = numbers.collect();
         (!hosts.is_empty()).then(|| Trimmer {
             view,

@@ -229,7 +229,15 @@ struct Open {
 impl Growing {
     fn open(&mut self, function: usize, key: Key) {
         let parent = self.path.last().map_or(0, |open| open.node);
-        self.nodes.push(Sprout { function, key, parent, self_samples: 0, total_samples: 0, inlined_samples: 0, apart_ns: 0 });
+        self.nodes.push(Sprout {
+            function,
+            key,
+            parent,
+            self_samples: 0,
+            total_samples: 0,
+            inlined_samples: 0,
+            apart_ns: 0,
+        });
         self.path.push(Open { node: self.nodes.len() - 1, lines: Vec::new() });
     }
 

@@ -22,3 +22,4 @@ mod trace_pieces;
 mod trace_reason;
 mod unseen;
 mod unwind;
+mod views;

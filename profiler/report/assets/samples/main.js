@@ -4,7 +4,7 @@ import { formatCount, formatDuration, formatPercent, formatSamples } from "../sh
 import { textSpan } from "../shared/elements.js";
 import { activeStates, decodeProfile, RARE_FROM, STATES, tracksLabel } from "./profile.js";
 import { shapeTree } from "./shape.js";
-import { hottestLines, keepMatches, keepUnder, samplesIn, sumFunctions, sumGroups, sumKept, sumLines, sumMatches, sumSelection } from "./sums.js";
+import { hottestLines, keepMatches, keepUnder, samplesIn, sumFunctions, sumGroups, sumKept, sumLines, sumMatches, sumModes, sumSelection } from "./sums.js";
 import { boxAt, CallersFirst, followPath, LeavesFirst } from "./views.js";
 import { matchFunctions } from "./search.js";
 import { LayerPalette, Palette } from "./colours.js";
@@ -117,7 +117,14 @@ let zoomed;
 const whole = shapeTree(profile, { hidden: null, recursion: "keep", side: "merged" });
 const running = sumSelection(profile, whole, { tracks: null, range: null, states: activeStates(profile) });
 const groupsBy = (field) => sumGroups(profile, whole, running, (fn) => fn[field]);
-const palettes = Object.fromEntries(["group", "image"].map((field) => [field, new Palette(groupsBy(field), (fn) => fn[field])]));
+/** Of host and guest the guest's come first, which the page shows first. */
+const guestRunning = sumSelection(profile, shape, { tracks: null, range: null, states: activeStates(profile), leftOut: profile.hostTracks });
+const paletteGroups = (field) => {
+  const ofGuest = sumGroups(profile, shape, guestRunning, (fn) => fn[field]);
+  const known = new Set(ofGuest.map(({ name }) => name));
+  return [...ofGuest, ...groupsBy(field).filter(({ name }) => !known.has(name))];
+};
+const palettes = Object.fromEntries(["group", "image"].map((field) => [field, new Palette(paletteGroups(field), (fn) => fn[field])]));
 palettes.mode = new LayerPalette();
 
 function describe(box) {
@@ -168,7 +175,7 @@ function draw() {
   const palette = palettes[state.colour];
   graph.show(box, { upwards: state.view === "flame", palette });
   crumbs.show(box);
-  drawLegend(palette, sumGroups(profile, shape, sums, palette.groupOf));
+  drawLegend(palette, state.colour === "mode" ? sumModes(profile, shape, sums) : sumGroups(profile, shape, sums, palette.groupOf));
   drawChart(palette);
   refine();
 }

@@ -1,6 +1,6 @@
 // Sums over what the reader selects. Their cost depends on nodes and entries, not on samples.
 
-import { addUp, STATES } from "./profile.js";
+import { addUp, LAYERS, STATES } from "./profile.js";
 
 /**
  * Adds up what the selection includes: `tracks` is a set of indices or null for all, `states` a set
@@ -178,6 +178,18 @@ export function sumGroups({ functions }, { nodes }, sums, groupOf) {
     groups.set(groupOf(fn), (groups.get(groupOf(fn)) ?? 0) + sums.self[node]);
   }
   return [...groups].map(([name, samples]) => ({ name, samples })).sort((a, b) => b.samples - a.samples);
+}
+
+/** Self samples of each mode that has a box, in the order of LAYERS: a mode in which nothing ended has a colour, too. */
+export function sumModes({ functions }, { nodes }, sums) {
+  const modes = LAYERS.map((name) => ({ name, samples: 0, isShown: false }));
+  for (let node = 1; node < nodes.count; node += 1) {
+    const mode = modes[functions[nodes.fn[node]].layer];
+    if (!mode || sums.total[node] === 0) continue;
+    mode.isShown = true;
+    mode.samples += sums.self[node];
+  }
+  return modes.filter(({ isShown }) => isShown);
 }
 
 /** How many samples of each state each track has in each slice: `counts[track][STATES.length * slice + state]`. */

@@ -127,7 +127,7 @@ export class Timeline {
   }
 
   /** Whether samples of a row count. */
-  counts({ tracks }) {
+  isCounted({ tracks }) {
     return tracks.some((track) => (this.chosen === null || this.chosen.has(track)) && !this.leftOut?.has(track));
   }
 
@@ -168,7 +168,7 @@ export class Timeline {
       const states = shares.filter((_, index) => index < RARE_FROM || sums[row].states[index] > 0).join(", ");
       button.setAttribute("aria-pressed", String(chosen));
       button.setAttribute("aria-label", `${label}: ${formatSamples(sums[row].all)}, ${states}. Count only ${tracks.length > 1 ? "these threads" : "this track"}.`);
-      button.classList.toggle("left-out", !this.counts({ tracks }));
+      button.classList.toggle("left-out", !this.isCounted({ tracks }));
     });
     this.numbers.replaceChildren(...sums.map((sum) => {
       const row = document.createElement("div");
@@ -385,7 +385,7 @@ export class Timeline {
     const [first, end] = this.view;
     const left = Math.max(0, this.placeOf(0));
     const right = Math.min(this.width, this.placeOf(durationNs / sliceNs || slices));
-    context.globalAlpha = this.counts(this.shown[row]) ? 1 : 0.3;
+    context.globalAlpha = this.isCounted(this.shown[row]) ? 1 : 0.3;
     context.fillStyle = ink.none;
     context.fillRect(left, top, right - left, BAR_PX);
     const columns = Math.min(Math.ceil(this.width), end - first);

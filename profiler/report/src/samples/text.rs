@@ -147,7 +147,7 @@ fn host_side(out: &mut String, tree: &Tree) {
     let Some(HostSide { view, apart }) = tree.host else { return };
     out.push_str("\nHost and guest\n");
     let others: Vec<&str> = View::ALL.into_iter().filter(|other| *other != view).map(View::name).collect();
-    wrap(out, "  View      ", &format!("{} (--view {} shows others)", view.sentence(), others.join(", --view ")));
+    wrap(out, "  View      ", &format!("{} (others: --view {})", view.sentence(), others.join(", --view ")));
     if let Some(sentence) = merged_by_time(&apart) {
         wrap(out, "  By time   ", &sentence);
     }
@@ -248,10 +248,7 @@ fn functions(out: &mut String, tree: &Tree, top: usize) {
         true => format!("{} {}", pad("function", NAME_COLUMNS_BY_LAYER), pad("mode", LAYER_COLUMNS)),
         false => pad("function", NAME_COLUMNS),
     };
-    line(
-        out,
-        &format!("{:>10} {:>7} {:>10} {:>7}  {name} {}", "self", "self %", "total", "total %", "hottest line"),
-    );
+    line(out, &format!("{:>10} {:>7} {:>10} {:>7}  {name} {}", "self", "self %", "total", "total %", "hottest line"));
     for total in shown {
         function_line(out, tree, total, active);
     }

@@ -5,6 +5,7 @@ mod address;
 mod difference;
 mod filters;
 mod golden;
+mod host;
 mod mpi;
 mod page;
 mod recordings;

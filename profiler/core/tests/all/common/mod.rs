@@ -1,6 +1,7 @@
 //! Builds small programs with the machine's C compiler.
 
 pub mod go;
+pub mod host_and_guest;
 
 use glass_tests::folder::Folder;
 use glass_tests::programs::skip;

@@ -4,3 +4,6 @@ pub mod browser;
 pub mod profiles;
 pub mod trace_view;
 pub mod traces;
+
+#[path = "../../../../core/tests/all/common/host_and_guest.rs"]
+pub mod host_and_guest;

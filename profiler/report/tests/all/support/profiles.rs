@@ -1,7 +1,11 @@
 //! Synthetic profiles that look like real ones: a service in a VM under load, with hostile names. And the comparison
 //! of what is made of them with files that a person has read.
 
-use glass_profiler_core::model::{Cost, Distribution, Frame, Origin, Profile, Sample, Stack, StackEnd, State, Track};
+use glass_profiler_core::arch::Architecture;
+use glass_profiler_core::guest::{Guest, GuestId, GuestKind, Mode};
+use glass_profiler_core::model::{
+    Cost, Distribution, Frame, Origin, Profile, Sample, SegmentOf, Stack, StackEnd, State, Track,
+};
 
 /// Numbers that are the same in every run (xorshift, Marsaglia 2003).
 pub struct Dice(u64);
@@ -70,6 +74,32 @@ pub fn small() -> Profile {
         profile
             .samples
             .extend(std::iter::repeat_n(Sample { time_ns: 0, track, stack, state, ..Sample::default() }, count));
+    }
+    profile
+}
+
+/// The profile as one of host and guest: the two innermost addresses of each stack are the host's kernel, merged by time, and every
+/// sixteenth sample is the VMM's.
+pub fn with_host(mut profile: Profile) -> Profile {
+    let guest =
+        |id, kind, name: &str| Guest { id: GuestId(id), kind, name: name.into(), architecture: Architecture::X86_64 };
+    profile.guests = vec![guest(0, GuestKind::Vm { vmm: 7 }, "linux"), guest(1, GuestKind::Process { pid: 7 }, "qemu")];
+    let vmm = profile.tracks.len() as u32;
+    profile.tracks.push(Track { name: "qemu".into(), id: 7, guest: 1, ..Track::default() });
+    for (index, sample) in (0..).zip(&mut profile.samples) {
+        if index % 16 == 0 {
+            sample.track = vmm;
+        }
+        let segment = |guest, addresses, apart_ns| SegmentOf {
+            guest,
+            mode: Mode::Kernel,
+            addresses,
+            apart_ns,
+            ..SegmentOf::default()
+        };
+        let owner = u32::from(index % 16 == 0);
+        profile.segments.push(vec![segment(1, 2, 1 + index % 500_000), segment(owner, u32::MAX, 0)]);
+        sample.segments = Some(index as u32);
     }
     profile
 }
