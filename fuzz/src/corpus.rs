@@ -3,7 +3,7 @@
 pub mod elf;
 
 use glass_profiler_core::arch::{Architecture, Width};
-use glass_profiler_core::guest::{Guest, GuestId, GuestKind, Mode, SpaceId};
+use glass_profiler_core::guest::{Guest, GuestId, GuestKind, Mode, Process, ProcessId, SpaceId};
 use glass_profiler_core::images::Part;
 use glass_profiler_core::model::{Cost, Origin, StackEnd, State};
 use glass_profiler_core::recording::{Clocks, ImageId, SampleRecord, TrackRecord, Writer};
@@ -20,7 +20,42 @@ pub fn recordings() -> Vec<Vec<u8>> {
     let none: &[Piece] = &[];
     [(true, none, true), (false, &trace, true), (true, &trace[..], true), (true, &trace[..3], false)]
         .map(|(has_samples, trace, is_complete)| recording(has_samples, trace, is_complete))
-        .into()
+        .into_iter()
+        .chain([host_and_guest().expect("memory can be written to")])
+        .collect()
+}
+
+/// A VM with its VMM beside it: samples of both in one stack, and of a thread of the VMM.
+fn host_and_guest() -> std::io::Result<Vec<u8>> {
+    let origin = Origin { guest: "linux (VM)".to_owned(), rate_hz: 997, ..Origin::default() };
+    let mut writer = Writer::start(Vec::new(), CLOCKS, &origin)?;
+    let kinds = [GuestKind::Vm { vmm: 7 }, GuestKind::Process { pid: 7 }];
+    for (number, (kind, name)) in (0..).zip(kinds.into_iter().zip(["linux", "qemu"])) {
+        let (id, architecture) = (GuestId(number), Architecture::X86_64);
+        writer.guest(&Guest { id, kind, name: name.to_owned(), architecture })?;
+        writer.track(&TrackRecord { number, guest: id, id: number.into(), name: name.to_owned() })?;
+        writer.space(SpaceId(number), id)?;
+    }
+    let process = Process { id: ProcessId(1), guest: GuestId(1), pid: 7, ..Process::default() };
+    writer.process(&process)?;
+    writer.space_of(SpaceId(2), GuestId(1), ProcessId(1))?;
+    let frames = (1..=6).map(|address| writer.frame(None, address)).collect::<std::io::Result<Vec<u64>>>()?;
+    let callstack = Some(writer.callstack(&frames)?);
+    let part = |space, mode, calls, apart_ns| Part { space: SpaceId(space), mode, calls, apart_ns, ..Part::default() };
+    let merged = [
+        part(2, Mode::Kernel, 1, 40_000),
+        Part { end: StackEnd::NoUnwindInfo, ..part(2, Mode::User, 2, 0) },
+        part(0, Mode::Kernel, 3, 0),
+    ];
+    let own = [part(2, Mode::Kernel, 2, 0), part(2, Mode::User, 4, 0)];
+    for number in 0..24 {
+        let state = [State::Running, State::InVmm, State::Stolen, State::Idle][number as usize % 4];
+        let (track, parts) = if number % 3 == 0 { (1, &own[..]) } else { (0, &merged[..]) };
+        let time_ns = 1_000 + 1_000_000 * number;
+        writer.sample(&SampleRecord { time_ns, track, callstack, state, parts, ..SampleRecord::default() })?;
+    }
+    writer.cost(&Cost::default(), 30_000_000, true)?;
+    Ok(writer.into_inner())
 }
 
 /// A trace as a source delivers it.

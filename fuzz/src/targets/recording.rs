@@ -7,7 +7,7 @@ use fastrand::Rng;
 use glass_profiler_core::files::NoFiles;
 use glass_profiler_core::model::Profile;
 use glass_profiler_core::recording::{PlainSettings, Recording, open, write_plain};
-use glass_profiler_core::trace;
+use glass_profiler_core::{trace, tree, view};
 use glass_profiler_export::{Format, Options, States};
 use glass_profiler_report::trace::{Settings, View};
 
@@ -72,7 +72,16 @@ fn read_and_copy(input: &[u8]) {
     check(&recording, input);
     let mut plain = Vec::new();
     write_plain(input, &recording, PlainSettings::default(), &mut plain).expect("memory takes all");
-    assert!(plain.len() <= input.len() * 2 + 64, "{} bytes of {}", plain.len(), input.len());
+    // Of host and guest, stacks of the view are added.
+    let has_host = view::View::Guest.of(&recording.profile).profile.host.is_some();
+    assert!(has_host || plain.len() <= input.len() * 2 + 64, "{} bytes of {}", plain.len(), input.len());
+    for view in view::View::ALL {
+        let viewed = view.of(&recording.profile);
+        let counted = viewed.profile.counted().count() as u64;
+        assert_eq!(tree::Tree::build(&viewed.profile).counts().active(), counted);
+        let settings = PlainSettings { only_running: true, view };
+        write_plain(input, &recording, settings, &mut io::sink()).expect("nothing fails");
+    }
 }
 
 /// A profile that each one is compared with.
@@ -84,7 +93,9 @@ static HONEST: LazyLock<Profile> = LazyLock::new(|| {
 fn report(input: &[u8]) {
     let Ok(recording) = open(input, &mut NoFiles) else { return };
     let profile = &recording.profile;
-    let _ = glass_profiler_report::text_with_tree(profile, 20, 0.1);
+    for view in view::View::ALL {
+        let _ = glass_profiler_report::text_with_tree(&view.of(profile).profile, 20, 0.1);
+    }
     let _ = glass_profiler_report::difference_text(&[profile], &[&HONEST], 20);
     assert!(glass_profiler_report::difference_html(&HONEST, profile).ends_with("</html>\n"));
     if recording.trace.is_empty() {
@@ -106,10 +117,12 @@ fn report(input: &[u8]) {
 
 fn export(input: &[u8]) {
     let Ok(recording) = open(input, &mut NoFiles) else { return };
-    let options = Options { states: States::All, lines: true };
-    for format in Format::ALL.into_iter().filter(|format| !format.is_folder()) {
-        let mut output = Vec::new();
-        glass_profiler_export::write(format, &recording, input, options, &mut output).expect("memory takes all");
+    for view in view::View::ALL {
+        let options = Options { states: States::All, lines: true, view };
+        for format in Format::ALL.into_iter().filter(|format| !format.is_folder()) {
+            let mut output = Vec::new();
+            glass_profiler_export::write(format, &recording, input, options, &mut output).expect("memory takes all");
+        }
     }
     let written = glass_profiler_export::ctf::write(&recording, |_| Ok(io::sink())).expect("nothing fails");
     assert!(written.events <= recording.trace.event_count());

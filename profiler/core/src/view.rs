@@ -13,6 +13,10 @@ use crate::images::KERNEL_NAME;
 use crate::model::{Distribution, Frame, Profile, Sample, SegmentOf, Stack, StackEnd};
 use crate::tree::{Broken, Kind};
 
+/// Frames of all stacks of a view together; stacks beyond are left out, and a warning counts them. Recordings have about as many stacks as
+/// their views: this keeps a small hostile file, which can divide one deep stack in many ways, from becoming a large profile.
+const STACK_ENTRIES_MAX: usize = 32 << 20;
+
 /// What of host and guest is shown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum View {
@@ -55,6 +59,16 @@ impl View {
     #[must_use]
     pub fn is_by_layer(self) -> bool {
         self != View::Guest
+    }
+
+    /// Whether segments of the host are shown, or those of the guest.
+    #[must_use]
+    pub fn shows(self, is_host: bool) -> bool {
+        match self {
+            View::Guest => !is_host,
+            View::Host => is_host,
+            View::Merged => true,
+        }
     }
 
     /// The profile in this view. One without a side of the host, or in a view already, is given back as it is.
@@ -239,6 +253,10 @@ struct Maker<'a> {
     frame_of: HashMap<(u32, Layer, bool), u32>,
     entry_of: HashMap<(Kind, Option<Layer>), u32>,
     stacks: Vec<Stack>,
+    /// How many more frames the stacks may have.
+    room: usize,
+    /// Stacks for which there was no room.
+    left_out: u64,
 }
 
 impl<'a> Maker<'a> {
@@ -253,6 +271,8 @@ impl<'a> Maker<'a> {
             frame_of: HashMap::new(),
             entry_of: HashMap::new(),
             stacks: Vec::new(),
+            room: STACK_ENTRIES_MAX,
+            left_out: 0,
         }
     }
 
@@ -303,6 +323,13 @@ impl<'a> Maker<'a> {
                 self.frames[frame].apart_ns = self.frames[frame].apart_ns.max(*apart_ns);
             }
         }
+        let mut warnings = profile.warnings.clone();
+        if self.left_out > 0 {
+            warnings.push(format!(
+                "{} stacks are left out of the view: all together have more than {STACK_ENTRIES_MAX} frames",
+                self.left_out
+            ));
+        }
         let made = Profile {
             origin: profile.origin.clone(),
             cost: profile.cost.clone(),
@@ -314,7 +341,7 @@ impl<'a> Maker<'a> {
             stacks: self.stacks,
             segments: Vec::new(),
             samples,
-            warnings: profile.warnings.clone(),
+            warnings,
             host: Some(HostSide { view: self.view, apart: Distribution::of(&mut distances) }),
         };
         Viewed { profile: Cow::Owned(made), recorded: Some(self.recorded) }
@@ -407,14 +434,6 @@ impl<'a> Maker<'a> {
         pieces
     }
 
-    fn shows(&self, is_host: bool) -> bool {
-        match self.view {
-            View::Guest => !is_host,
-            View::Host => is_host,
-            View::Merged => true,
-        }
-    }
-
     /// Makes the stack of samples of this key.
     fn stack(&mut self, (stack, division, is_host, is_active): Key, lists: &[Vec<Piece>]) -> u32 {
         let made = self.shown(stack, division, is_host, is_active, lists);
@@ -425,6 +444,12 @@ impl<'a> Maker<'a> {
     fn shown(&mut self, stack: u32, division: Division, is_host: bool, is_active: bool, lists: &[Vec<Piece>]) -> Stack {
         let profile = self.profile;
         let stack = profile.stacks.get(stack as usize);
+        let entries = stack.map_or(0, |stack| stack.frames.len());
+        if entries > self.room {
+            self.left_out += 1;
+            return self.only(Kind::Broken(Broken::TooDeep), is_host.then_some(Layer::Vmm));
+        }
+        self.room -= entries;
         let sound = stack.filter(|stack| stack.frames.iter().all(|frame| (*frame as usize) < profile.frames.len()));
         let is_guest_box = self.view == View::Host && !is_host;
         let own_layer = is_host.then_some(Layer::Vmm);
@@ -440,7 +465,7 @@ impl<'a> Maker<'a> {
             let is_empty = run.iter().all(|(range, _)| range.is_empty());
             // The innermost one that is not whole.
             let broken = run.iter().rev().map(|(_, piece)| piece.end).find(|end| *end != StackEnd::Complete);
-            if !self.shows(of_host) || (is_empty && of_host != is_host) {
+            if !self.view.shows(of_host) || (is_empty && of_host != is_host) {
                 continue;
             }
             if let Some(broken) = broken {
@@ -466,7 +491,7 @@ impl<'a> Maker<'a> {
             return if made.frames.is_empty() && is_known { self.only(Kind::Guest, None) } else { made };
         }
         // Where code ran, its own stack may be missing nevertheless.
-        let is_shown = self.shows(is_host);
+        let is_shown = self.view.shows(is_host);
         if is_active && is_shown && !has_own {
             let missing = self.entry(Kind::Broken(Broken::NoFrames), own_layer);
             made.frames.insert(0, missing);

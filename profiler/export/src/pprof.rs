@@ -131,7 +131,9 @@ impl<'a> Tables<'a> {
     fn rank_of_program(&self, image: &RecordedImage) -> u8 {
         let path = image.path.as_str();
         let file = path.rsplit('/').next().unwrap_or_default();
-        let program = self.chains.processes.first().map(|process| process.name.as_str());
+        // Beside a guest they are the host's.
+        let processes = if self.chains.view().is_none() { &self.chains.processes[..] } else { &[] };
+        let program = processes.first().map(|process| process.name.as_str());
         match () {
             () if path == self.recording.profile.origin.symbols => 0,
             // The kernel keeps 15 bytes of a program's name.

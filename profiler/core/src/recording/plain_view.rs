@@ -15,6 +15,12 @@ const FIRST_IID: u64 = 1 << 60;
 /// Packets that use interned data have this flag.
 const NEEDS_INTERNED: u32 = 2;
 
+/// Frames of all stacks that are made together; samples beyond have no stack. It keeps a small hostile file from becoming a large trace.
+const STACK_ENTRIES_MAX: usize = 32 << 20;
+
+/// How a stack is divided: the number of its innermost frames that are in a segment, and whether that is the host's.
+type Division = Vec<(u32, bool)>;
+
 /// What has been read of a recording, to find whose the frames of its stacks are.
 #[derive(Debug)]
 pub(super) struct Trimmer {
@@ -27,6 +33,10 @@ pub(super) struct Trimmer {
     callstacks: HashMap<u64, Vec<u64>>,
     /// Stacks that were made for the view.
     made: HashMap<Vec<u64>, u64>,
+    /// What is left of a stack that is divided so; `None` if nothing is.
+    known: HashMap<(u64, Division), Option<u64>>,
+    /// How many more frames may be looked at.
+    room: usize,
     last_iid: u64,
     /// The stack `[guest]`.
     guest_box: Option<u64>,
@@ -56,6 +66,8 @@ impl Trimmer {
             tracks: HashMap::new(),
             callstacks: HashMap::new(),
             made: HashMap::new(),
+            known: HashMap::new(),
+            room: STACK_ENTRIES_MAX,
             last_iid: FIRST_IID,
             guest_box: None,
         })
@@ -65,7 +77,12 @@ impl Trimmer {
     pub(super) fn packet(&mut self, packet: &TracePacket) -> Trimmed {
         if let Some(data) = &packet.interned_data {
             let stacks = data.callstacks.iter().map(|stack| (stack.iid.unwrap_or(0), stack.frame_ids.clone()));
-            self.callstacks.extend(stacks);
+            for (iid, frame_ids) in stacks {
+                if self.callstacks.insert(iid, frame_ids).is_some() {
+                    // A number that is used again.
+                    self.known.clear();
+                }
+            }
         }
         let Some(glass) = &packet.glass else { return Trimmed::Same };
         if let Some(space) = &glass.space {
@@ -86,54 +103,60 @@ impl Trimmer {
         if is_host_track && self.view == View::Guest {
             return Trimmed::Gone;
         }
-        let shows = |is_host: bool| match self.view {
-            View::Guest => !is_host,
-            View::Host => is_host,
-            View::Merged => true,
-        };
+        let view = self.view;
+        let shows = |is_host: bool| view.shows(is_host);
         let is_of_host = |segment: &proto::Segment| of_host(self.spaces.get(&segment.space.unwrap_or(0)));
-        let frames = sample.callstack_iid.and_then(|iid| self.callstacks.get(&iid)).map_or(&[][..], Vec::as_slice);
-        if extra.segments.is_empty() {
-            return match shows(is_host_track) || frames.is_empty() {
-                true => Trimmed::Same,
-                false => self.changed(packet, sample, Vec::new(), None),
-            };
-        }
+        let division: Division = match &extra.segments[..] {
+            [] => vec![(u32::MAX, is_host_track)],
+            segments => segments.iter().map(|segment| (segment.frames.unwrap_or(0), is_of_host(segment))).collect(),
+        };
+        let is_whole = division.iter().all(|(_, is_host)| *is_host == is_host_track);
+        let Some(iid) = sample.callstack_iid.filter(|_| !is_whole || !shows(is_host_track)) else {
+            return Trimmed::Same;
+        };
+        // Of the innermost segment that is shown.
+        let shown = extra.segments.iter().find(|segment| shows(is_of_host(segment)) && segment.frames.unwrap_or(0) > 0);
+        let cpu_mode = shown.map(|segment| cpu_mode(segment, is_of_host(segment))).or(sample.cpu_mode);
+        let mut packets = Vec::new();
+        let key = (iid, division);
+        let kept = match self.known.get(&key) {
+            Some(kept) => *kept,
+            None => {
+                let kept = self.kept(iid, &key.1, &mut packets);
+                self.known.insert(key, kept);
+                kept
+            }
+        };
+        let callstack_iid = match kept {
+            // Nothing of the host: the sample is one of the guest.
+            None if view == View::Host && !is_host_track => Some(self.guest_box(&mut packets)),
+            kept => kept,
+        };
+        let sample = proto::PerfSample { callstack_iid, cpu_mode, ..sample.clone() };
+        packets.push(TracePacket { perf_sample: Some(sample), glass: None, ..packet.clone() });
+        Trimmed::Changed(packets)
+    }
+
+    /// The number of a stack without what is not shown; `None` if nothing is left, or there is no more room.
+    fn kept(&mut self, iid: u64, division: &Division, packets: &mut Vec<TracePacket>) -> Option<u64> {
+        let frames = self.callstacks.get(&iid)?;
+        self.room = self.room.checked_sub(frames.len())?;
         // Innermost first, as segments are.
-        let (mut kept, mut end, mut mode) = (Vec::new(), frames.len(), None);
-        for (index, segment) in extra.segments.iter().enumerate() {
-            let is_last = index + 1 == extra.segments.len();
-            let start = if is_last { 0 } else { end.saturating_sub(segment.frames.unwrap_or(0) as usize) };
-            if shows(is_of_host(segment)) && start < end {
-                kept.splice(0..0, frames[start..end].iter().copied());
-                mode = mode.or_else(|| Some(cpu_mode(segment, is_of_host(segment))));
+        let (mut kept, mut end) = (Vec::new(), frames.len());
+        for (index, (count, is_host)) in division.iter().enumerate() {
+            let is_last = index + 1 == division.len();
+            let start = if is_last { 0 } else { end.saturating_sub(*count as usize) };
+            if self.view.shows(*is_host) {
+                kept.extend(frames[start..end].iter().rev());
             }
             end = start;
         }
-        let has_host = extra.segments.iter().any(is_of_host);
-        match kept.len() == frames.len() && !has_host {
-            true => Trimmed::Same,
-            false => self.changed(packet, sample, kept, mode),
+        kept.reverse();
+        match kept.len() {
+            0 => None,
+            all if all == frames.len() => Some(iid),
+            _ => Some(self.intern(kept, packets)),
         }
-    }
-
-    /// The packet with another stack. Without any frame the sample is one of the guest, or of nothing.
-    fn changed(
-        &mut self,
-        packet: &TracePacket,
-        sample: &proto::PerfSample,
-        kept: Vec<u64>,
-        mode: Option<u32>,
-    ) -> Trimmed {
-        let mut packets = Vec::new();
-        let callstack_iid = match kept.is_empty() {
-            true if self.view == View::Host => Some(self.guest_box(&mut packets)),
-            true => None,
-            false => Some(self.intern(kept, &mut packets)),
-        };
-        let sample = proto::PerfSample { callstack_iid, cpu_mode: mode.or(sample.cpu_mode), ..sample.clone() };
-        packets.push(TracePacket { perf_sample: Some(sample), glass: None, ..packet.clone() });
-        Trimmed::Changed(packets)
     }
 
     fn next_iid(&mut self) -> u64 {

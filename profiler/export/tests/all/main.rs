@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod common;
+mod host;
 mod mirage;
 mod processes;
 mod programs;

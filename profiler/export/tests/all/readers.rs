@@ -17,7 +17,7 @@ use serde_json::Value;
 /// Few enough that readers print every count exactly.
 const SAMPLES: u64 = 3_000;
 const TRACKS: usize = 3;
-fn counts(self_samples: &Value) -> BTreeMap<String, u64> {
+pub fn counts(self_samples: &Value) -> BTreeMap<String, u64> {
     let object = self_samples.as_object().unwrap();
     object.iter().map(|(name, count)| (name.clone(), count.as_u64().unwrap())).collect()
 }
@@ -99,14 +99,14 @@ fn inferno_agrees() {
 
 /// The reader's process that holds a profile and answers commands. The reader's own `load` starts one in the background and waits
 /// half a second, so the test starts it directly, and ends it.
-struct Daemon<'a> {
+pub struct Daemon<'a> {
     process: std::process::Child,
     program: PathBuf,
     folder: &'a Path,
 }
 
 impl Daemon<'_> {
-    fn start<'a>(program: &Path, folder: &'a Path, profile: &Path) -> Daemon<'a> {
+    pub fn start<'a>(program: &Path, folder: &'a Path, profile: &Path) -> Daemon<'a> {
         /// One that was busy when it started may never answer, and the next does at once.
         const PATIENCE: Duration = Duration::from_secs(20);
         let begun = Instant::now();
@@ -133,7 +133,7 @@ impl Daemon<'_> {
         node
     }
 
-    fn run(&self, arguments: &[&str]) -> String {
+    pub fn run(&self, arguments: &[&str]) -> String {
         output(&mut self.command(arguments))
     }
 }
@@ -183,7 +183,7 @@ fn the_firefox_profiler_agrees() {
 }
 
 /// The number of samples in a time of speedscope's output: `88.00ms (12%)`.
-fn samples_of(text: &str) -> u64 {
+pub fn samples_of(text: &str) -> u64 {
     let number: String = text.trim().chars().take_while(|letter| letter.is_ascii_digit() || *letter == '.').collect();
     let unit = &text.trim()[number.len()..];
     let seconds = number.parse::<f64>().unwrap()

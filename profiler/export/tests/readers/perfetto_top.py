@@ -1,4 +1,4 @@
-"""Reads a trace with Perfetto's published schema and prints, as JSON, how often each function is innermost.
+"""Reads a trace with Perfetto's published schema and prints, as JSON, how often each function is innermost, and in which mode.
 
 Joins what Perfetto's trace processor joins: perf_sample -> callstack -> frame -> mapping -> module_symbols.
 """
@@ -7,6 +7,7 @@ import collections
 import json
 import sys
 
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Profiling
 from perfetto_file import read, unknown_fields
 
 trace = read(sys.argv[1])
@@ -24,14 +25,15 @@ for packet in trace.packet:
     for symbols in module.address_symbols:
         key = (module.path, module.build_id.encode("latin-1") if isinstance(module.build_id, str) else module.build_id)
         names[key + (symbols.address,)] = symbols.lines[0].function_name
-counts = collections.Counter()
+counts, modes = collections.Counter(), collections.Counter()
 for packet in trace.packet:
     if not packet.HasField("perf_sample"):
         continue
-    stack = callstacks[packet.perf_sample.callstack_iid]
+    stack = callstacks[packet.perf_sample.callstack_iid] if packet.perf_sample.HasField("callstack_iid") else []
     if not stack:
         continue
     frame = frames[stack[-1]]
     key = mappings.get(frame.mapping_id, ("", b"")) + (frame.rel_pc,)
     counts[names.get(key, hex(frame.rel_pc))] += 1
-print(json.dumps({"unknown_fields": unknown_fields(trace), "self": counts}))
+    modes[Profiling.CpuMode.Name(packet.perf_sample.cpu_mode)] += 1
+print(json.dumps({"unknown_fields": unknown_fields(trace), "self": counts, "modes": modes}))

@@ -1,7 +1,7 @@
 //! The page in a real browser: it draws, answers to clicks and keys, and keeps to itself.
 
 use crate::support::browser::Browser;
-use crate::support::profiles::{HOSTILE, phases, service, small, wide};
+use crate::support::profiles::{HOSTILE, phases, service, small, wide, with_host};
 use glass_profiler_core::model::{Profile, State};
 use glass_profiler_core::tree::Tree;
 use serde_json::json;
@@ -275,6 +275,30 @@ fn the_largest_page_answers_at_once() {
         }
     }
     // A sixth of that was the most on two busy cores; a slower machine is given time.
+    assert!(slowest.0 < 2_000.0, "{slowest:?}");
+    browser.assert_quiet();
+}
+
+/// A page of host and guest of as many nodes: to switch the view is as fast as anything else.
+#[test]
+fn the_largest_page_of_host_and_guest_switches_at_once() {
+    let (plain, both) = (wide(100_000, 1), with_host(wide(100_000, 1)));
+    let sizes = [&plain, &both].map(|profile| glass_profiler_report::html(profile).len());
+    // Of each sample a part was merged by time, so that the page has a distance for every innermost function.
+    assert!(sizes[1] < sizes[0] * 5 / 4, "{sizes:?}");
+    let Some(mut browser) = Browser::open(&glass_profiler_report::html(&both)) else { return };
+    let mut slowest: (f64, &str) = (0.0, "");
+    for side in ["merged", "host", "guest", "merged"] {
+        let script = format!(
+            "new Promise((done) => {{ const start = performance.now(); document.querySelector('input[name=side][value={side}]').click(); \
+             requestAnimationFrame(() => setTimeout(() => done(performance.now() - start))); }})"
+        );
+        let took = browser.eval_async(&script).as_f64().expect("a time");
+        println!("{took:7.1} ms: {side}; pages of {sizes:?} bytes");
+        if took > slowest.0 {
+            slowest = (took, side);
+        }
+    }
     assert!(slowest.0 < 2_000.0, "{slowest:?}");
     browser.assert_quiet();
 }

@@ -1,6 +1,9 @@
 //! A recording with everything that can make exports disagree: inlined functions, recursion, names with punctuation, one
 //! function at many addresses, broken stacks, states, several tracks, gaps in time.
 
+#[path = "../../../../core/tests/all/common/host_and_guest.rs"]
+pub mod host_and_guest;
+
 use std::collections::BTreeMap;
 
 use glass_profiler_core::arch::Architecture;
@@ -11,6 +14,7 @@ use glass_profiler_core::model::{Cost, Distribution, Origin, StackEnd, State};
 use glass_profiler_core::recording::{Clocks, ImageId, Recording, SampleRecord, TrackRecord, Writer, open};
 use glass_profiler_core::symbols::Location;
 use glass_profiler_core::tree::Tree;
+use glass_profiler_core::view::View;
 use glass_profiler_export::{Format, Options, States};
 
 pub const RATE_HZ: u32 = 1000;
@@ -158,8 +162,14 @@ pub fn read(bytes: &[u8]) -> Recording {
 }
 
 pub fn export(format: Format, bytes: &[u8], states: States) -> Vec<u8> {
+    export_view(format, bytes, states, View::Guest)
+}
+
+/// An export of host and guest.
+pub fn export_view(format: Format, bytes: &[u8], states: States, view: View) -> Vec<u8> {
     let mut made = Vec::new();
-    glass_profiler_export::write(format, &read(bytes), bytes, Options { states, lines: false }, &mut made).unwrap();
+    let options = Options { states, lines: false, view };
+    glass_profiler_export::write(format, &read(bytes), bytes, options, &mut made).unwrap();
     made
 }
 
@@ -170,7 +180,7 @@ pub type Top = Vec<(String, u64)>;
 pub fn expected_top(bytes: &[u8]) -> Top {
     let recording = read(bytes);
     let tree = Tree::build(&recording.profile);
-    let totals = tree.function_totals(&[State::Running]);
+    let totals = tree.function_totals(&State::ACTIVE);
     let top: Top =
         totals.iter().take(10).map(|total| (tree.functions[total.function].name.clone(), total.self_samples)).collect();
     assert!(top.len() == 10 && top.windows(2).all(|pair| pair[0].1 > pair[1].1), "the order is not clear: {top:?}");
