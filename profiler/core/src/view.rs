@@ -139,6 +139,8 @@ pub struct HostSide {
     pub view: View,
     /// Of samples with segments that were merged by time: how far apart they were sampled.
     pub apart: Distribution,
+    /// Samples by why their stacks end, as they were recorded: the numbers of [`StackEnd::ALL`].
+    pub ends: [u64; StackEnd::ALL.len()],
 }
 
 /// A profile in a view.
@@ -287,7 +289,11 @@ impl<'a> Maker<'a> {
         let mut apart_max: Vec<u64> = Vec::new();
         let mut distances = Vec::new();
         let mut samples = Vec::with_capacity(profile.samples.len());
+        let mut ends = [0; StackEnd::ALL.len()];
         for sample in &profile.samples {
+            if let Some(stack) = profile.stacks.get(sample.stack as usize) {
+                ends[stack.end as usize] += 1;
+            }
             let track = profile.tracks.get(sample.track as usize);
             let is_host = is_host.get(sample.track as usize).copied().unwrap_or(false);
             let list = sample.segments.map(|list| list as usize).filter(|list| *list < division_of.len());
@@ -342,7 +348,7 @@ impl<'a> Maker<'a> {
             segments: Vec::new(),
             samples,
             warnings,
-            host: Some(HostSide { view: self.view, apart: Distribution::of(&mut distances) }),
+            host: Some(HostSide { view: self.view, apart: Distribution::of(&mut distances), ends }),
         };
         Viewed { profile: Cow::Owned(made), recorded: Some(self.recorded) }
     }

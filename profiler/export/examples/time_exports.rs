@@ -35,7 +35,7 @@ fn main() {
             let mut made = Vec::new();
             let time = median_ms(|| {
                 made.clear();
-                write(format, &recording, &bytes, Options { states, lines: false }, &mut made).unwrap();
+                write(format, &recording, &bytes, Options { states, ..Options::default() }, &mut made).unwrap();
             });
             println!("{:<12} {time:>9.0} ms  {:>12} bytes  {states:?}", format.name(), made.len());
         }

@@ -10,3 +10,4 @@ mod record;
 mod streams;
 mod top;
 mod trace;
+mod views;

@@ -112,7 +112,11 @@ fn why_broken(profile: &Profile) -> String {
     let mut text = String::new();
     for (end, why) in known {
         let of_end = |sample: &&Sample| profile.stacks.get(sample.stack as usize).is_some_and(|stack| stack.end == end);
-        let samples = profile.samples.iter().filter(of_end).count() as u64;
+        let samples = match profile.host {
+            // Its stacks are those of the view.
+            Some(host) => host.ends[end as usize],
+            None => profile.samples.iter().filter(of_end).count() as u64,
+        };
         if samples > 0 {
             text.push_str(&format!("; of {} {why}", count(samples)));
         }

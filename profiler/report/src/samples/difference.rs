@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use glass_profiler_core::guest::GuestKind;
-use glass_profiler_core::model::{Profile, Sample, Stack, State, Track};
+use glass_profiler_core::model::{Frame, Profile, Sample, Stack, State, Track};
 
 use super::variance::{CLEAR_ERRORS, Errors, NOISE_ERRORS};
 use glass_profiler_core::format::{count, duration, percent};
@@ -172,7 +172,9 @@ pub(crate) fn join(a: &[&Profile], b: &[&Profile]) -> Profile {
             true => index.saturating_add(first),
             false => u32::MAX,
         };
-        joined.frames.extend(profile.frames.iter().cloned());
+        // A recording without a host has no layers: the guest's functions are the same in both.
+        let of_host = |frame: &Frame| frame.layer.filter(|layer| layer.is_host());
+        joined.frames.extend(profile.frames.iter().map(|frame| Frame { layer: of_host(frame), ..frame.clone() }));
         joined.stacks.extend(profile.stacks.iter().map(|stack| Stack {
             frames: stack.frames.iter().map(|frame| moved(*frame, profile.frames.len(), first_frame)).collect(),
             end: stack.end,

@@ -144,7 +144,7 @@ fn tracks(out: &mut String, tree: &Tree) {
 
 /// Of a recording of host and guest: what the view shows, and what was merged by time.
 fn host_side(out: &mut String, tree: &Tree) {
-    let Some(HostSide { view, apart }) = tree.host else { return };
+    let Some(HostSide { view, apart, .. }) = tree.host else { return };
     out.push_str("\nHost and guest\n");
     let others: Vec<&str> = View::ALL.into_iter().filter(|other| *other != view).map(View::name).collect();
     wrap(out, "  View      ", &format!("{} (others: --view {})", view.sentence(), others.join(", --view ")));

@@ -23,7 +23,7 @@ const PRIOR: f64 = 4.0;
 /// Functions with fewer samples say nothing about how much recordings differ.
 const SAMPLES_MIN: u64 = 20;
 
-/// A function by its name and image, and in a view of host and guest by whose it is.
+/// A function by its name and image, and by its layer if it is the host's.
 type Key = (String, String, Option<Layer>);
 
 /// The errors of shares, relative to those of independent samples.
@@ -136,7 +136,7 @@ fn count(
         .iter()
         .map(|frame| {
             let image = if frame.image.is_empty() { String::new() } else { printable(&frame.image) };
-            let key = (printable(&frame.function), image, frame.layer);
+            let key = (printable(&frame.function), image, frame.layer.filter(|layer| layer.is_host()));
             frame.entry.is_none().then(|| {
                 *numbers.entry(key.clone()).or_insert_with(|| {
                     keys.push(key);

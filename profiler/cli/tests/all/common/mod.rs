@@ -1,5 +1,9 @@
 //! Running `glass`, and a small recording to run it on.
 
+#[path = "../../../../core/tests/all/common/host_and_guest.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+pub mod host_and_guest;
+
 use std::path::Path;
 use std::process::{Command, Output};
 
