@@ -166,6 +166,39 @@ fn a_recording_without_a_host_is_the_same_in_every_view() {
     assert_eq!(View::Merged.of(&guest).profile.view(), Some(View::Guest));
 }
 
+/// A segment counts addresses, at each of which there may be several functions.
+#[test]
+fn inlined_functions_are_in_the_segment_of_their_address() {
+    let guest = |id, kind| Guest { id: GuestId(id), kind, name: String::new(), architecture: Architecture::X86_64 };
+    let frame = |name: &str| Frame { function: name.to_owned(), inlined: name.starts_with('+'), ..Frame::default() };
+    let segment = |guest, mode, addresses| SegmentOf { guest, mode, addresses, ..SegmentOf::default() };
+    let profile = Profile {
+        guests: vec![guest(0, GuestKind::Vm { vmm: 7 }), guest(1, GuestKind::Process { pid: 7 })],
+        tracks: vec![Track::default()],
+        frames: ["main", "entry", "+kick", "+notify", "exit", "+write"].map(frame).to_vec(),
+        stacks: vec![Stack { frames: (0..6).collect(), ..Stack::default() }],
+        segments: vec![vec![
+            segment(1, Mode::User, 1),
+            segment(0, Mode::Kernel, 1),
+            // Those of a damaged file.
+            segment(0, Mode::User, 0),
+        ]],
+        samples: vec![Sample { segments: Some(0), ..Sample::default() }],
+        ..Profile::default()
+    };
+    assert_eq!(
+        outline(&Tree::build(&View::Merged.of(&profile).profile)),
+        [
+            ".main (guest user) 0 1",
+            "..entry (guest kernel) 0 1",
+            "...+kick (guest kernel) 0 1",
+            "....+notify (guest kernel) 0 1",
+            ".....exit (VMM) 0 1",
+            "......+write (VMM) 1 1"
+        ]
+    );
+}
+
 /// Where code ran and the guest's stack is missing, that is said, and does not hide the host's.
 #[test]
 fn what_is_missing_of_the_guest_is_named() {

@@ -142,7 +142,7 @@ fn pprof_has_the_mode_as_a_label() {
     }
     assert!(kernel.contains("accounting for 93,") && kernel.contains("File: redis"), "{kernel}");
     let states = pprof(&["-tags"], View::Guest);
-    assert!(states.contains(" state: Total 40.0") && states.contains(": in the VMM"), "{states}");
+    assert!(states.contains(" state: Total 40 of 115") && states.contains(": in the VMM"), "{states}");
 }
 
 #[test]
