@@ -7,7 +7,7 @@ use glass_profiler_core::view::View;
 pub enum HostView {
     /// Guest only: stacks without the VMM and the host's kernel, and no tracks of the host.
     Guest,
-    /// Host only: the VMM, its helpers and the host's kernel; [guest] for the rest of a vCPU's time.
+    /// Host only: the VMM, its helpers and the host's kernel; one box for the rest of a vCPU's time.
     Host,
     /// Merged: the guest's function that caused an exit, then the VMM, then the host's kernel.
     Merged,

@@ -78,7 +78,7 @@ enum ViewName {
     Timeline,
     /// Samples of the guest only: stacks without the VMM and the host's kernel (the default).
     Guest,
-    /// Samples of the host only: the VMM, its helpers and the host's kernel; [guest] for the rest of a vCPU's time.
+    /// Samples of the host only: the VMM, its helpers and the host's kernel; one box for the rest of a vCPU's time.
     Host,
     /// Samples of both, merged: the guest's function that caused an exit, then the VMM, then the host's kernel.
     Merged,

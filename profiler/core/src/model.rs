@@ -5,9 +5,10 @@
 
 use crate::arch::Width;
 use crate::guest::{Guest, Mode, Process, Thread};
+use crate::kind::Kind;
+use crate::layer::{Layer, View};
+pub use crate::stack_end::StackEnd;
 pub use crate::state::{State, StateCounts};
-use crate::tree::Kind;
-use crate::view::{HostSide, Layer};
 
 /// The contents of one recording.
 #[derive(Debug, Clone, Default)]
@@ -170,6 +171,17 @@ impl Distribution {
     }
 }
 
+/// The side of the host of a profile that is in a view.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HostSide {
+    /// The view.
+    pub view: View,
+    /// Of samples with segments that were merged by time: how far apart they were sampled.
+    pub apart: Distribution,
+    /// Samples by why their stacks end, as they were recorded: the numbers of [`StackEnd::ALL`].
+    pub ends: [u64; StackEnd::ALL.len()],
+}
+
 /// A vCPU or thread that is sampled.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Track {
@@ -242,39 +254,6 @@ pub struct Stack {
     pub frames: Vec<u32>,
     /// Why there are no more callers.
     pub end: StackEnd,
-}
-
-/// Why unwinding stopped.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum StackEnd {
-    /// At the start of the thread: the stack is whole.
-    #[default]
-    Complete,
-    /// The copied part of the stack was used up.
-    CopyEnded,
-    /// At the limit of depth.
-    TooDeep,
-    /// No unwind information and no plausible frame pointer at this address.
-    NoUnwindInfo,
-    /// An address could not be read, or is outside of every known image.
-    BadAddress,
-    /// The code is not 64-bit, and is not unwound.
-    NotLongMode,
-    /// The unwind tables have a rule for this address that leads nowhere: it needs a register that is not known, or is damaged.
-    RuleFailed,
-}
-
-impl StackEnd {
-    /// All of them.
-    pub const ALL: [StackEnd; StackEnd::RuleFailed as usize + 1] = [
-        StackEnd::Complete,
-        StackEnd::CopyEnded,
-        StackEnd::TooDeep,
-        StackEnd::NoUnwindInfo,
-        StackEnd::BadAddress,
-        StackEnd::NotLongMode,
-        StackEnd::RuleFailed,
-    ];
 }
 
 /// One sample of one track.

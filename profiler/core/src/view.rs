@@ -10,67 +10,16 @@ use std::ops::Range;
 
 use crate::guest::Mode;
 use crate::images::KERNEL_NAME;
+use crate::kind::{Broken, Kind};
+pub use crate::layer::{Layer, View};
+pub use crate::model::HostSide;
 use crate::model::{Distribution, Frame, Profile, Sample, SegmentOf, Stack, StackEnd};
-use crate::tree::{Broken, Kind};
 
 /// Frames of all stacks of a view together; stacks beyond are left out, and a warning counts them. Recordings have about as many stacks as
 /// their views: this keeps a small hostile file, which can divide one deep stack in many ways, from becoming a large profile.
 const STACK_ENTRIES_MAX: usize = 32 << 20;
 
-/// What of host and guest is shown.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum View {
-    /// Guest only: stacks without segments of the host; the host's tracks are listed, and their samples do not count.
-    #[default]
-    Guest,
-    /// Host only: stacks without segments of the guest. A sample of a vCPU that has no others is `[guest]`.
-    Host,
-    /// Merged: the frames of the VMM follow the guest's function that caused the exit, and those of the host's kernel follow the VMM's.
-    Merged,
-}
-
 impl View {
-    /// All of them.
-    pub const ALL: [View; 3] = [View::Guest, View::Host, View::Merged];
-
-    /// Its name on command lines and in pages.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            View::Guest => "guest",
-            View::Host => "host",
-            View::Merged => "merged",
-        }
-    }
-
-    /// What it shows, in a sentence.
-    #[must_use]
-    pub fn sentence(self) -> &'static str {
-        match self {
-            View::Guest => "guest only: without segments of the host, and tracks of the host do not count",
-            View::Host => {
-                "host only: without segments of the guest; [guest] is a sample of a vCPU without segments of the host"
-            }
-            View::Merged => "merged: the guest's function that caused an exit, then the VMM, then the host's kernel",
-        }
-    }
-
-    /// Whether boxes are coloured by [`Layer`], and names are marked with it.
-    #[must_use]
-    pub fn is_by_layer(self) -> bool {
-        self != View::Guest
-    }
-
-    /// Whether segments of the host are shown, or those of the guest.
-    #[must_use]
-    pub fn shows(self, is_host: bool) -> bool {
-        match self {
-            View::Guest => !is_host,
-            View::Host => is_host,
-            View::Merged => true,
-        }
-    }
-
     /// The profile in this view. One without a side of the host, or in a view already, is given back as it is.
     #[must_use]
     pub fn of(self, profile: &Profile) -> Viewed<'_> {
@@ -80,67 +29,6 @@ impl View {
         }
         Maker::new(profile, self, hosts).make()
     }
-}
-
-/// Whose code a frame is, and in which mode of its machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Layer {
-    /// A process of the guest.
-    GuestUser,
-    /// The guest's kernel, or an image that is both.
-    GuestKernel,
-    /// The VMM or one of its helpers: a process of the host.
-    Vmm,
-    /// The host's kernel.
-    HostKernel,
-}
-
-impl Layer {
-    /// All of them, from the outermost to the innermost in a stack.
-    pub const ALL: [Layer; 4] = [Layer::GuestUser, Layer::GuestKernel, Layer::Vmm, Layer::HostKernel];
-
-    /// Its position in [`Layer::ALL`].
-    #[must_use]
-    pub fn number(self) -> usize {
-        self as usize
-    }
-
-    /// The word for it.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Layer::GuestUser => "guest user",
-            Layer::GuestKernel => "guest kernel",
-            Layer::Vmm => "VMM",
-            Layer::HostKernel => "host kernel",
-        }
-    }
-
-    /// Whether it is code of the host.
-    #[must_use]
-    pub fn is_host(self) -> bool {
-        matches!(self, Layer::Vmm | Layer::HostKernel)
-    }
-
-    fn of(mode: Mode, is_host: bool) -> Layer {
-        match (is_host, mode) {
-            (false, Mode::User) => Layer::GuestUser,
-            (false, _) => Layer::GuestKernel,
-            (true, Mode::User) => Layer::Vmm,
-            (true, _) => Layer::HostKernel,
-        }
-    }
-}
-
-/// The side of the host of a profile that is in a view.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct HostSide {
-    /// The view.
-    pub view: View,
-    /// Of samples with segments that were merged by time: how far apart they were sampled.
-    pub apart: Distribution,
-    /// Samples by why their stacks end, as they were recorded: the numbers of [`StackEnd::ALL`].
-    pub ends: [u64; StackEnd::ALL.len()],
 }
 
 /// A profile in a view.
@@ -256,8 +144,8 @@ struct Maker<'a> {
     entry_of: HashMap<(Kind, Option<Layer>), u32>,
     stacks: Vec<Stack>,
     /// How many more frames the stacks may have.
-    room: usize,
-    /// Stacks for which there was no room.
+    frames_left: usize,
+    /// Stacks beyond [`STACK_ENTRIES_MAX`].
     left_out: u64,
 }
 
@@ -273,7 +161,7 @@ impl<'a> Maker<'a> {
             frame_of: HashMap::new(),
             entry_of: HashMap::new(),
             stacks: Vec::new(),
-            room: STACK_ENTRIES_MAX,
+            frames_left: STACK_ENTRIES_MAX,
             left_out: 0,
         }
     }
@@ -451,11 +339,11 @@ impl<'a> Maker<'a> {
         let profile = self.profile;
         let stack = profile.stacks.get(stack as usize);
         let entries = stack.map_or(0, |stack| stack.frames.len());
-        if entries > self.room {
+        if entries > self.frames_left {
             self.left_out += 1;
             return self.only(Kind::Broken(Broken::TooDeep), is_host.then_some(Layer::Vmm));
         }
-        self.room -= entries;
+        self.frames_left -= entries;
         let sound = stack.filter(|stack| stack.frames.iter().all(|frame| (*frame as usize) < profile.frames.len()));
         let is_guest_box = self.view == View::Host && !is_host;
         let own_layer = is_host.then_some(Layer::Vmm);

@@ -6,8 +6,8 @@ use super::proto::{self, TracePacket};
 use super::writer::SEQUENCE;
 use super::{MODES, perfetto_path};
 use crate::guest::Mode;
+use crate::kind::Kind;
 use crate::model::Profile;
-use crate::tree::Kind;
 use crate::view::{Hosts, View};
 
 /// Numbers of what is interned for a view; those of recordings are small.
@@ -36,7 +36,7 @@ pub(super) struct Trimmer {
     /// What is left of a stack that is divided so; `None` if nothing is.
     known: HashMap<(u64, Division), Option<u64>>,
     /// How many more frames may be looked at.
-    room: usize,
+    frames_left: usize,
     last_iid: u64,
     /// The stack `[guest]`.
     guest_box: Option<u64>,
@@ -67,7 +67,7 @@ impl Trimmer {
             callstacks: HashMap::new(),
             made: HashMap::new(),
             known: HashMap::new(),
-            room: STACK_ENTRIES_MAX,
+            frames_left: STACK_ENTRIES_MAX,
             last_iid: FIRST_IID,
             guest_box: None,
         })
@@ -137,10 +137,10 @@ impl Trimmer {
         Trimmed::Changed(packets)
     }
 
-    /// The number of a stack without what is not shown; `None` if nothing is left, or there is no more room.
+    /// The number of a stack without what is not shown; `None` if nothing is left, or there may be no more frames.
     fn kept(&mut self, iid: u64, division: &Division, packets: &mut Vec<TracePacket>) -> Option<u64> {
         let frames = self.callstacks.get(&iid)?;
-        self.room = self.room.checked_sub(frames.len())?;
+        self.frames_left = self.frames_left.checked_sub(frames.len())?;
         // Innermost first, as segments are.
         let (mut kept, mut end) = (Vec::new(), frames.len());
         for (index, (count, is_host)) in division.iter().enumerate() {

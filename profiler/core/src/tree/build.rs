@@ -12,8 +12,9 @@ use crate::identity::processes;
 use crate::model::{Frame, Profile, State};
 
 use super::{Broken, Function, Inlined, Kind, Leaves, LineCount, Location, Merged, Node, Own, TrackShare, Tree};
+use crate::layer::Layer;
 use crate::names::printable;
-use crate::view::{Hosts, Layer};
+use crate::view::Hosts;
 
 /// What makes two calls one node.
 #[derive(Clone, Copy, PartialEq, Eq)]

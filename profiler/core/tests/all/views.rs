@@ -166,6 +166,32 @@ fn a_recording_without_a_host_is_the_same_in_every_view() {
     assert_eq!(View::Merged.of(&guest).profile.view(), Some(View::Guest));
 }
 
+/// A small file that divides one deep stack in many ways.
+#[test]
+fn the_frames_of_a_view_have_a_bound() {
+    let guest = |id, kind| Guest { id: GuestId(id), kind, name: String::new(), architecture: Architecture::X86_64 };
+    let segment = |guest, addresses| SegmentOf { guest, addresses, ..SegmentOf::default() };
+    const FRAMES: usize = 1 << 15;
+    const DIVISIONS: u32 = 1_100;
+    let profile = Profile {
+        guests: vec![guest(0, GuestKind::Vm { vmm: 7 }), guest(1, GuestKind::Process { pid: 7 })],
+        tracks: vec![Track::default()],
+        frames: vec![Frame::default()],
+        stacks: vec![Stack { frames: vec![0; FRAMES], ..Stack::default() }],
+        segments: (1..=DIVISIONS).map(|addresses| vec![segment(1, addresses), segment(0, 1)]).collect(),
+        samples: (0..DIVISIONS).map(|list| Sample { segments: Some(list), ..Sample::default() }).collect(),
+        ..Profile::default()
+    };
+    let viewed = View::Merged.of(&profile);
+    let entries: usize = viewed.profile.stacks.iter().map(|stack| stack.frames.len()).sum();
+    assert!(entries <= (32 << 20) + DIVISIONS as usize, "{entries}");
+    assert_eq!(viewed.profile.samples.len(), DIVISIONS as usize);
+    assert_eq!(
+        viewed.profile.warnings,
+        ["76 stacks are left out of the view: all together have more than 33554432 frames"]
+    );
+}
+
 /// A segment counts addresses, at each of which there may be several functions.
 #[test]
 fn inlined_functions_are_in_the_segment_of_their_address() {
@@ -199,7 +225,7 @@ fn inlined_functions_are_in_the_segment_of_their_address() {
     );
 }
 
-/// Where code ran and the guest's stack is missing, that is said, and does not hide the host's.
+/// Where code ran and the guest's stack is missing, that is named, and does not hide the host's.
 #[test]
 fn what_is_missing_of_the_guest_is_named() {
     let guest = |id, kind| Guest { id: GuestId(id), kind, name: String::new(), architecture: Architecture::X86_64 };

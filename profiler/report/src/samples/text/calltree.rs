@@ -88,8 +88,8 @@ fn node_line(out: &mut String, tree: &Tree, index: usize, active: u64) {
         Some(layer) => format!(" [{}]", layer.word()),
         None => String::new(),
     };
-    let room = width.saturating_sub(indent.len() + mark.len()).max(16);
-    let name = format!("{indent}{}{mark}", fit_name(&function.name, room));
+    let columns = width.saturating_sub(indent.len() + mark.len()).max(16);
+    let name = format!("{indent}{}{mark}", fit_name(&function.name, columns));
     let row = format!(
         "{:>7} {own:>7}  {} {}",
         percent(node.total_samples, active),
