@@ -1,5 +1,6 @@
 //! The pictures of the guides, of recordings: `guide_pictures FOLDER RECORDING [BEFORE AFTER]` writes `trace.png` and `report.png` of a
-//! recording with samples and a trace of the upload queue, and `difference.png` of two recordings with samples.
+//! recording with samples and a trace of the upload queue, and `difference.png` of two recordings with samples; `guide_pictures FOLDER host RECORDING`
+//! writes `host.png` of a recording of `glass record --host`.
 
 #[path = "../tests/all/support/browser.rs"]
 #[allow(dead_code, reason = "the tests use the rest")]
@@ -16,7 +17,11 @@ fn main() -> Result<(), String> {
     let [folder, of, others @ ..] = &arguments[..] else {
         return Err("give a folder, a recording, and two others for the picture of a difference".into());
     };
-    let (folder, of) = (Path::new(folder), recording(of)?);
+    let folder = Path::new(folder);
+    if let ("host", [hosted]) = (of.as_str(), others) {
+        return host(folder, &recording(hosted)?);
+    }
+    let of = recording(of)?;
     let page = glass_profiler_report::trace_html(&of.profile, &build(&of.trace));
     let mut browser = Browser::open(&page).ok_or("there is no Chromium to open the pages")?;
     browser.prefer("light");
@@ -36,6 +41,18 @@ fn main() -> Result<(), String> {
     browser.resize(1280, 1500);
     browser.wait_for("document.querySelector('#whole').textContent !== ''");
     browser.picture(folder, "difference.png");
+    Ok(())
+}
+
+fn host(folder: &Path, of: &Recording) -> Result<(), String> {
+    let mut browser =
+        Browser::open(&glass_profiler_report::html(&of.profile)).ok_or("there is no Chromium to open the pages")?;
+    browser.prefer("light");
+    browser.resize(1280, 1850);
+    browser.wait_for("document.querySelector('#sides') !== null");
+    browser.click("#sides input[value=merged]");
+    browser.wait_for("document.querySelector('#colour').value === 'mode'");
+    browser.picture(folder, "host.png");
     Ok(())
 }
 

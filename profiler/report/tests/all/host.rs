@@ -146,6 +146,8 @@ fn boxes_have_the_colours_of_modes_and_say_what_was_merged_by_time() {
     assert_eq!(browser.eval("document.querySelector('input[name=side]:checked').value"), json!("merged"));
     picture(&mut browser, "host-merged-light.png");
     browser.click("input[value=icicle] + span");
+    // The frame after the click has been drawn.
+    browser.eval_async("new Promise((done) => requestAnimationFrame(() => setTimeout(() => done(0))))");
     let [left, top, width, _] = browser.place("#graph");
     // Row 1 of an icicle graph is what the root calls: main with 115 of 170 samples, then thread_start. Below kick, in row 7, are the
     // VMM, KVM and the broken stack, of 30, 20 and 10 samples.
