@@ -68,6 +68,10 @@ impl Theme {
         self.colour(Color::Magenta)
     }
 
+    fn stolen(&self) -> Style {
+        self.colour(Color::Red)
+    }
+
     /// The style of a share, by its size.
     fn share(&self, share: f64) -> Style {
         match share {
@@ -184,7 +188,9 @@ fn bars(theme: &Theme) -> Line<'static> {
         Span::styled("█", theme.running()),
         Span::raw(" running  "),
         Span::styled("▒", theme.spinning()),
-        Span::raw(" spinning  · idle"),
+        Span::raw(" spinning  "),
+        Span::styled("░", theme.stolen()),
+        Span::raw(" stolen by the host  · idle"),
     ])
 }
 

@@ -86,6 +86,9 @@ fn head(picture: &Picture, origin: &Origin) -> Vec<String> {
             percent(now.spinning),
             percent(now.idle)
         );
+        if now.stolen > 0.0 {
+            let _ = write!(line, "  stolen {:>5} %", percent(now.stolen));
+        }
         if now.off > 0.0 {
             let _ = write!(line, "  paused or never started {:>5} %", percent(now.off));
         }

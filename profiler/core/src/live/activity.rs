@@ -26,12 +26,14 @@ pub enum Kind {
 /// Shares of time that a track spent in each state, in total 0 to 1. The rest is unknown.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Shares {
-    /// Running code.
+    /// Running code, or in the VMM for it.
     pub running: f64,
     /// Awake, polling for work.
     pub spinning: f64,
     /// Asleep.
     pub idle: f64,
+    /// Runnable, while the host ran something else.
+    pub stolen: f64,
     /// Not started yet, or paused by the guest's owner.
     pub off: f64,
 }
@@ -41,6 +43,7 @@ struct Bucket {
     running: u32,
     spinning: u32,
     idle: u32,
+    stolen: u32,
     off: u32,
 }
 
@@ -66,9 +69,10 @@ impl Activity {
         let Some(index) = self.buckets.len().checked_sub(back + 1) else { return };
         let bucket = &mut self.buckets[index];
         match state {
-            State::Running => bucket.running += 1,
             State::Spinning => bucket.spinning += 1,
             State::Idle => bucket.idle += 1,
+            State::Stolen => bucket.stolen += 1,
+            active if active.is_active() => bucket.running += 1,
             _ => bucket.off += 1,
         }
     }
@@ -103,17 +107,19 @@ impl Activity {
     fn shares(&self, buckets: &[Bucket]) -> Shares {
         let sum = |part: fn(&Bucket) -> u32| buckets.iter().map(|bucket| f64::from(part(bucket))).sum::<f64>();
         let (running, spinning) = (sum(|bucket| bucket.running), sum(|bucket| bucket.spinning));
-        let (idle, off) = (sum(|bucket| bucket.idle), sum(|bucket| bucket.off));
+        let (idle, stolen, off) = (sum(|bucket| bucket.idle), sum(|bucket| bucket.stolen), sum(|bucket| bucket.off));
         match self.kind {
             Kind::Core => {
-                let all = (running + spinning + idle + off).max(1.0);
-                Shares { running: running / all, spinning: spinning / all, idle: idle / all, off: off / all }
+                let all = (running + spinning + idle + stolen + off).max(1.0);
+                let [running, spinning, idle, stolen, off] =
+                    [running, spinning, idle, stolen, off].map(|part| part / all);
+                Shares { running, spinning, idle, stolen, off }
             }
             Kind::Thread { period_ns } => {
                 let wall_ns = (buckets.len().max(1) as u64 * BUCKET_NS) as f64;
                 // A bucket's edge can fall beside a sample, so a busy thread may seem to run a little more.
                 let running = (running * period_ns as f64 / wall_ns).min(1.0);
-                Shares { running, spinning: 0.0, idle: 1.0 - running, off: 0.0 }
+                Shares { running, idle: 1.0 - running, ..Shares::default() }
             }
         }
     }
@@ -160,6 +166,18 @@ mod tests {
         let now = activity.now();
         assert!(close(now.running, 0.25) && close(now.spinning, 0.25) && close(now.idle, 0.5), "{now:?}");
         assert_eq!(activity.history().len(), 6);
+    }
+
+    /// Both were shown as paused (2026-11-27).
+    #[test]
+    fn a_core_that_is_stolen_or_in_the_vmm_is_not_off() {
+        let mut activity = Activity::new(Kind::Core);
+        for index in 0..4000u64 {
+            let state = [State::Running, State::InVmm, State::Stolen, State::Paused][index as usize % 4];
+            activity.add(index * 1_000_000, state);
+        }
+        let now = activity.now();
+        assert!(close(now.running, 0.5) && close(now.stolen, 0.25) && close(now.off, 0.25), "{now:?}");
     }
 
     #[test]

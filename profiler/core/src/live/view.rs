@@ -147,7 +147,8 @@ impl View {
         let focus = query.focus.as_ref().and_then(|wanted| functions.iter().position(|known| **known == *wanted));
         let mut surroundings = focus.map(|function| Surroundings { function: function as u32, ..Default::default() });
         let is_shown = |stack: &&CountedStack| {
-            query.track.is_none_or(|track| track == stack.track) && (query.idle || stack.state != State::Idle)
+            query.track.is_none_or(|track| track == stack.track)
+                && (query.idle || !matches!(stack.state, State::Idle | State::Stolen))
         };
         // The forgotten belong to no track and no state.
         let forgotten = if query.track.is_none() { snapshot.forgotten } else { 0.0 };

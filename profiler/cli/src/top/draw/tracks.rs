@@ -67,11 +67,13 @@ fn line(track: &LiveTrack, now: Shares, app: &App, theme: &Theme, (width, column
     let part = |share: f64| (share * bar as f64).round() as usize;
     let running = part(now.running).min(bar);
     let spinning = part(now.running + now.spinning).min(bar) - running;
+    let stolen = part(now.running + now.spinning + now.stolen).min(bar) - running - spinning;
     let mut spans = vec![
         Span::styled(name, name_style),
         Span::styled("█".repeat(running), theme.running()),
         Span::styled("▒".repeat(spinning), theme.spinning()),
-        Span::styled("·".repeat(bar - running - spinning), theme.quiet()),
+        Span::styled("░".repeat(stolen), theme.stolen()),
+        Span::styled("·".repeat(bar - running - spinning - stolen), theme.quiet()),
         Span::raw(numbers),
     ];
     if width > columns + BAR.0 + HISTORY.0 + 40 {
@@ -84,6 +86,8 @@ fn numbers(now: Shares) -> String {
     let mut text = format!(" {:>3.0} % running", now.running * 100.0);
     if now.off > 0.0 {
         text += &format!(" {:>3.0} % off     ", now.off * 100.0);
+    } else if now.stolen > now.spinning {
+        text += &format!(" {:>3.0} % stolen  ", now.stolen * 100.0);
     } else if now.spinning > 0.0 {
         text += &format!(" {:>3.0} % spinning", now.spinning * 100.0);
     } else {
