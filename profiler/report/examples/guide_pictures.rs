@@ -48,7 +48,7 @@ fn host(folder: &Path, of: &Recording) -> Result<(), String> {
     let mut browser =
         Browser::open(&glass_profiler_report::html(&of.profile)).ok_or("there is no Chromium to open the pages")?;
     browser.prefer("light");
-    browser.resize(1280, 1850);
+    browser.resize(1280, 2090);
     browser.wait_for("document.querySelector('#sides') !== null");
     browser.click("#sides input[value=merged]");
     browser.wait_for("document.querySelector('#colour').value === 'mode'");
