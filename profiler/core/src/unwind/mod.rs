@@ -139,6 +139,14 @@ impl AddressSpace {
         (placed.image.code(address.wrapping_sub(placed.bias), &mut code) == BYTES).then_some(code)
     }
 
+    /// Whether a function starts at an address, by its unwind table.
+    pub fn is_function_start(&self, address: u64) -> bool {
+        self.find(address).is_some_and(|placed| {
+            let linked = address.wrapping_sub(placed.bias);
+            placed.image.function_start(linked) == Some(linked)
+        })
+    }
+
     /// The call address for an instruction that is being executed.
     pub fn at(&self, instruction: u64) -> CallAddress {
         self.call(instruction).0

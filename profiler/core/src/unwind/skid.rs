@@ -6,7 +6,7 @@
 //! this, all the time of a function that is one block (a write to a device and its return) would count
 //! for its caller.
 
-use super::x86_64::target_of_call_before;
+use super::x86_64::{is_indirect_call_before, target_of_call_before};
 use super::{AddressSpace, CallChain, StackMemory, UnwindCache};
 use crate::arch::x86_64::Registers;
 use crate::event::Skid;
@@ -53,7 +53,12 @@ pub fn correction(space: &AddressSpace, registers: Registers, stack: &[u8], skid
     let Some(return_address) = stack.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)) else {
         return Correction::None;
     };
-    if target_of_call_before(space, return_address) != Some(registers.rip) || space.code::<1>(registers.rip).is_none() {
+    let is_called = match target_of_call_before(space, return_address) {
+        Some(target) => target == registers.rip && space.code::<1>(registers.rip).is_some(),
+        // Which function an indirect call leads to is not known, but this is the start of one.
+        None => space.is_function_start(registers.rip) && is_indirect_call_before(space, return_address),
+    };
+    if !is_called {
         return Correction::None;
     }
     // Within the call, so that the lookup finds the line of the call and not the one after it.

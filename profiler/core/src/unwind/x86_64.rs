@@ -168,3 +168,50 @@ pub fn target_of_call_before(space: &AddressSpace, address: u64) -> Option<u64> 
     };
     Some(address.wrapping_add_signed(i64::from(i32::from_le_bytes(offset))))
 }
+
+/// Whether an indirect call ends at `address`: `call` of a register or of a word in memory (FF /2; Intel SDM volume 2, 2.1.5).
+pub fn is_indirect_call_before(space: &AddressSpace, address: u64) -> bool {
+    /// The longest without a prefix: opcode, ModRM, SIB, displacement of 4 bytes.
+    const CALL_BYTES_MAX: usize = 7;
+    let Some(code) = space.code::<CALL_BYTES_MAX>(address.wrapping_sub(CALL_BYTES_MAX as u64)) else { return false };
+    (2..=CALL_BYTES_MAX).any(|bytes| {
+        let call = &code[CALL_BYTES_MAX - bytes..];
+        call[0] == 0xff && indirect_call_bytes(call[1], call.get(2).copied()) == Some(bytes)
+    })
+}
+
+/// The length of `FF /2` with this ModRM and this byte after it.
+fn indirect_call_bytes(modrm: u8, next: Option<u8>) -> Option<usize> {
+    const CALL: u8 = 2;
+    let (mode, operation, base) = (modrm >> 6, modrm >> 3 & 7, modrm & 7);
+    let has_sib = mode != 3 && base == 4;
+    let displacement = match (mode, base) {
+        (0, 5) | (2, _) => 4,
+        (0, 4) if next.is_some_and(|sib| sib & 7 == 5) => 4,
+        (1, _) => 1,
+        _ => 0,
+    };
+    (operation == CALL).then_some(2 + usize::from(has_sib) + displacement)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_of_indirect_calls() {
+        for (call, bytes) in [
+            (&[0xff, 0xd0][..], Some(2)),               // call *%rax
+            (&[0xff, 0x10], Some(2)),                   // call *(%rax)
+            (&[0xff, 0x50, 0x18], Some(3)),             // call *0x18(%rax)
+            (&[0xff, 0x54, 0x24, 0x08], Some(4)),       // call *8(%rsp)
+            (&[0xff, 0x15, 1, 2, 3, 4], Some(6)),       // call *0x4030201(%rip)
+            (&[0xff, 0x93, 1, 2, 3, 4], Some(6)),       // call *0x4030201(%rbx)
+            (&[0xff, 0x94, 0xc3, 1, 2, 3, 4], Some(7)), // call *0x4030201(%rbx,%rax,8)
+            (&[0xff, 0x14, 0xc5, 1, 2, 3, 4], Some(7)), // call *0x4030201(,%rax,8)
+            (&[0xff, 0xe0], None),                      // jmp *%rax
+        ] {
+            assert_eq!(indirect_call_bytes(call[1], call.get(2).copied()), bytes, "{call:x?}");
+        }
+    }
+}

@@ -11,14 +11,17 @@ use glass_profiler_core::unwind::skid::{Correction, correction};
 use glass_tests::folder::Folder;
 
 const CALL: u8 = 0xe8;
+/// `call` of a register or of memory, with the latter's ModRM bytes.
+const INDIRECT: u8 = 0xff;
+const NAMES: [&str; 3] = ["caller", "callee", "caller_by_pointer"];
 
 #[test]
 fn a_block_that_ends_with_a_call_or_a_return_has_its_own_time() {
     let folder = Folder::new("skid").unwrap();
     let flags = ["-O2", "-no-pie", "-fcf-protection=none"];
     let Some(program) = compile(&folder, "calls.c", &flags) else { return };
-    let image = Arc::new(Image::parse(&std::fs::read(program).unwrap(), &["caller", "callee"]).unwrap());
-    let [caller, callee] = ["caller", "callee"].map(|name| image.symbol(name).unwrap());
+    let image = Arc::new(Image::parse(&std::fs::read(program).unwrap(), &NAMES).unwrap());
+    let [caller, callee, by_pointer] = NAMES.map(|name| image.symbol(name).unwrap());
     let mut code = [0; 64];
     image.code(caller, &mut code);
     let call = code.iter().position(|byte| *byte == CALL).unwrap();
@@ -53,4 +56,20 @@ fn a_block_that_ends_with_a_call_or_a_return_has_its_own_time() {
         );
     }
     assert_eq!(correction(&space, at(callee), &[], stays), Correction::None);
+
+    // Where the call leads to is not in its code: the start of any function may be it.
+    image.code(by_pointer, &mut code);
+    let call = code.windows(2).position(|bytes| bytes[0] == INDIRECT && bytes[1] >> 3 & 7 == 2).unwrap();
+    let bytes = match code[call + 1] {
+        0x15 => 6,
+        modrm if modrm >> 6 == 3 => 2,
+        other => panic!("a call with {other:#x}"),
+    };
+    let return_address = by_pointer + (call + bytes) as u64;
+    let entered = correction(&space, at(callee), &stack(return_address), stays);
+    assert_eq!(entered, Correction::InCaller(Registers::new(return_address - 1, 0x7008, 1)));
+    for (registers, top) in [(at(callee + 1), return_address), (at(callee), return_address + 1)] {
+        assert_eq!(correction(&space, registers, &stack(top), stays), Correction::None, "{registers:x?} {top:x}");
+    }
+    assert_eq!(correction(&space, at(return_address), &stack(0), returned), Correction::None);
 }

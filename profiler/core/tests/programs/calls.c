@@ -1,4 +1,4 @@
-// A function that calls another directly.
+// Functions that call another, directly and by a pointer.
 __attribute__((noinline, noclone)) int callee(int number) {
     __asm__ volatile("" : "+r"(number));
     return number + 1;
@@ -8,7 +8,13 @@ __attribute__((noinline, noclone)) int caller(int number) {
     return callee(number) * 3;
 }
 
+int (*volatile pointer)(int) = callee;
+
+__attribute__((noinline, noclone)) int caller_by_pointer(int number) {
+    return pointer(number) * 3;
+}
+
 int main(int count, char **arguments) {
     (void)arguments;
-    return caller(count);
+    return caller(count) + caller_by_pointer(count);
 }

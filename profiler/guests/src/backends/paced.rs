@@ -412,4 +412,85 @@ mod tests {
         let share = slow as f64 / f64::from(samples);
         assert!((share - 0.5).abs() < 0.03, "{share}");
     }
+
+    /// A guest of two parts: the first stops at once, the second stands for some time whenever it is to be sampled.
+    struct TwoParts {
+        stands_since_ns: Option<u64>,
+    }
+
+    const STANDS_NS: u64 = 20 * PERIOD;
+
+    impl TwoParts {
+        fn sample_of(track: u32, time_ns: u64) -> RawSample {
+            RawSample { time_ns, track, frozen_ns: 1_000, ..RawSample::default() }
+        }
+    }
+
+    impl Guest for TwoParts {
+        fn announce(&mut self, _sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
+            Ok(())
+        }
+
+        fn parts(&self) -> usize {
+            2
+        }
+
+        fn sample(&mut self, part: usize) -> Result<Attempt, GuestError> {
+            let now_ns = monotonic_ns();
+            if part == 1 {
+                assert!(self.stands_since_ns.is_none(), "it is pending");
+                self.stands_since_ns = Some(now_ns);
+                return Ok(Attempt::Pending);
+            }
+            Ok(Attempt::Taken(Taken { samples: vec![TwoParts::sample_of(0, now_ns)], stood_until_ns: None }))
+        }
+
+        fn rest(&mut self, until_ns: u64) -> Result<Option<(usize, Taken)>, GuestError> {
+            let runs_ns = self.stands_since_ns.map(|since_ns| since_ns + STANDS_NS);
+            let until_ns = until_ns.min(runs_ns.unwrap_or(u64::MAX));
+            std::thread::sleep(Duration::from_nanos(until_ns.saturating_sub(monotonic_ns())));
+            let now_ns = monotonic_ns();
+            let Some(since_ns) = self.stands_since_ns.filter(|since_ns| now_ns >= since_ns + STANDS_NS) else {
+                return Ok(None);
+            };
+            self.stands_since_ns = None;
+            Ok(Some((1, Taken { samples: vec![TwoParts::sample_of(1, since_ns)], stood_until_ns: Some(now_ns) })))
+        }
+
+        fn tracks(&self) -> u64 {
+            2
+        }
+
+        fn detach(&mut self) -> Result<(), GuestError> {
+            Ok(())
+        }
+    }
+
+    /// A vCPU that the host did not run delayed the others, and had one sample for all the time (2026-11-27).
+    #[test]
+    fn a_part_that_stands_has_its_samples_and_delays_no_other() {
+        let mut source = Paced::new(TwoParts { stands_since_ns: None }, 1000);
+        source.announce(&mut |_| ()).unwrap();
+        let (start_ns, mut samples) = (monotonic_ns(), Vec::new());
+        while samples.len() < 1000 {
+            let flow = source.collect(Duration::from_millis(50), &mut |event| {
+                if let Event::Sample(sample) = event {
+                    samples.push(sample);
+                }
+            });
+            assert_eq!(flow.unwrap(), Flow::More);
+        }
+        let elapsed = monotonic_ns() - start_ns;
+        let of = |track| samples.iter().filter(|sample| sample.track == track).collect::<Vec<_>>();
+        let (quick, slow) = (of(0), of(1));
+        let rate = |samples: &[&RawSample]| samples.len() as f64 * PERIOD as f64 / elapsed as f64;
+        assert!(rate(&slow) > 0.7 && rate(&slow) < 1.3, "{} of {elapsed} ns", slow.len());
+        assert!(quick.len() * 2 > slow.len(), "{} and {}", quick.len(), slow.len());
+        assert!(slow.is_sorted_by_key(|sample| sample.time_ns), "one moment after the other");
+        // Only the stop itself is a pause.
+        let stops = slow.iter().filter(|sample| sample.frozen_ns > 0).count();
+        assert!(stops > 0 && stops * 5 < slow.len(), "{stops} stops of {}", slow.len());
+        let counts = source.counts();
+        assert_eq!(counts.delivered, samples.len() as u64);
+    }
 }

@@ -204,24 +204,26 @@ impl CopyPlan {
     /// `iret`. Finds the registers of the code in ring 3 that called one.
     fn caller_of_service(&self, core: &mut impl HeldCore, service: Registers) -> Result<Option<Registers>, GuestError> {
         const FRAME_WORDS: usize = 5;
+        // An entry of the interrupt table pushes its number and, for exceptions, a code.
+        const PUSHED_MAX: usize = 2;
         // The first frame is the service's own if an interrupt has just ended its halt.
         const FRAMES_MAX: usize = 2;
         let mut stack_pointer = service.rsp;
         for _ in 0..FRAMES_MAX {
-            let mut bytes = [0; FRAME_WORDS * 8];
-            if core.read(stack_pointer, &mut bytes)? < bytes.len() {
-                break;
-            }
-            let (words, _) = bytes.as_chunks::<8>();
-            let [rip, code_segment, _flags, rsp, stack_segment] =
-                [0, 1, 2, 3, 4].map(|at| u64::from_le_bytes(words[at]));
+            let mut bytes = [0; (PUSHED_MAX + FRAME_WORDS) * 8];
+            let read = core.read(stack_pointer, &mut bytes)?;
+            let words: Vec<u64> =
+                bytes[..read].as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
             let is_selector = |segment: u64, ring: u64| segment < 0x100 && segment & 3 == ring;
-            if is_selector(code_segment, 3) && is_selector(stack_segment, 3) && self.has_code(rip) {
+            // In ring 0 and in ring 3, the code and the stack are of one ring.
+            let is_frame = |frame: &&[u64]| {
+                (0..=3).step_by(3).any(|ring| is_selector(frame[1], ring) && is_selector(frame[4], ring))
+                    && self.has_code(frame[0])
+            };
+            let Some(&[rip, code_segment, _, rsp, _]) = words.windows(FRAME_WORDS).find(is_frame) else { break };
+            if is_selector(code_segment, 3) {
                 // The service may have used the others.
                 return Ok(Some(Registers::new(rip, rsp, service.rbp)));
-            }
-            if !is_selector(code_segment, 0) {
-                break;
             }
             stack_pointer = rsp;
         }
@@ -234,4 +236,59 @@ fn skid(core: &mut impl HeldCore, registers: Registers) -> Result<Skid, GuestErr
     let mut left = [0; 8];
     let read = core.read(registers.rsp.wrapping_sub(8), &mut left)?;
     Ok(Skid::NextBlock { has_returned: read == left.len() && u64::from_le_bytes(left) == registers.rip })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A stack at this address.
+    const STACK: u64 = 0x1000;
+
+    struct Fake(Vec<u64>);
+
+    impl AddressSpace for Fake {
+        fn read(&mut self, address: u64, into: &mut [u8]) -> Result<usize, GuestError> {
+            let bytes: Vec<u8> = self.0.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let there = bytes.get(address.wrapping_sub(STACK) as usize..).unwrap_or(&[]);
+            let count = there.len().min(into.len());
+            into[..count].copy_from_slice(&there[..count]);
+            Ok(count)
+        }
+    }
+
+    impl HeldCore for Fake {
+        fn is_halted(&mut self) -> Result<bool, GuestError> {
+            Ok(false)
+        }
+    }
+
+    /// Between its first instruction and its return, the stub of an interrupt has words of its own on the stack: such stacks were broken (2026-11-27).
+    #[test]
+    fn the_caller_of_a_service_is_found_at_each_instruction_of_an_interrupt() {
+        let plan = CopyPlan { cores: Some(1), code: vec![0x20_0000..0x30_0000], ..CopyPlan::default() };
+        let caller = [0x28_0000, 0x2b, 0x202, 0x7000, 0x23];
+        // The service's own frame: `hlt` was interrupted, and the caller's frame is where its stack pointer was.
+        let service = |pushed: u64| [0x20_1025, 0x8, 0x202, STACK + (pushed + 5) * 8, 0];
+        let found = |stack: Vec<u64>| {
+            let registers = Registers::new(0x20_0ffa, STACK, 9);
+            plan.caller_of_service(&mut Fake(stack), registers).unwrap()
+        };
+        let expected = Some(Registers::new(0x28_0000, 0x7000, 9));
+        for pushed in 0..=2u64 {
+            let words: Vec<u64> = (0..pushed).map(|word| 0x20 + word).collect();
+            assert_eq!(found([&words[..], &service(pushed), &caller].concat()), expected, "{pushed} words in front");
+            assert_eq!(
+                found([&words[..], &caller].concat()),
+                expected,
+                "{pushed} words in front, without an interrupt"
+            );
+        }
+        // Too much in front, another ring for the stack, code that is none, a stack that ends.
+        assert_eq!(found([&[0x20, 0x20, 0x20][..], &caller].concat()), None);
+        assert_eq!(found(vec![0x28_0000, 0x2b, 0x202, 0x7000, 0x20]), None);
+        assert_eq!(found(vec![0x38_0000, 0x2b, 0x202, 0x7000, 0x23]), None);
+        assert_eq!(found(caller[..4].to_vec()), None);
+        assert_eq!(found(Vec::new()), None);
+    }
 }

@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use glass_profiler_core::arch::Architecture;
 use glass_profiler_core::guest::{Guest, GuestId, GuestKind};
-use glass_profiler_core::model::{Cost, Distribution, Origin, State};
+use glass_profiler_core::model::{Cost, Distribution, Losses, Origin, State};
 use glass_profiler_core::recording::{Clocks, ImageId, SampleRecord, TrackRecord, Writer};
 use glass_profiler_core::symbols::Location;
 
@@ -93,6 +93,7 @@ pub fn recording() -> Vec<u8> {
         samples_wanted: 4,
         samples_taken: 3,
         samples_lost: 1,
+        losses: Losses { overdue: 1, ..Default::default() },
         pause: Distribution { count: 3, median_ns: 60_000, p99_ns: 60_000, max_ns: 60_000, sum_ns: 180_000 },
         ..Default::default()
     };

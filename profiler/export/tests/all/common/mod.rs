@@ -10,7 +10,7 @@ use glass_profiler_core::arch::Architecture;
 use glass_profiler_core::files::NoFiles;
 use glass_profiler_core::guest::{Guest, GuestId, GuestKind, Mode};
 use glass_profiler_core::images::Part;
-use glass_profiler_core::model::{Cost, Distribution, Origin, StackEnd, State};
+use glass_profiler_core::model::{Cost, Distribution, Losses, Origin, StackEnd, State};
 use glass_profiler_core::recording::{Clocks, ImageId, Recording, SampleRecord, TrackRecord, Writer, open};
 use glass_profiler_core::symbols::Location;
 use glass_profiler_core::tree::Tree;
@@ -147,6 +147,7 @@ pub fn recording(samples: u64) -> Vec<u8> {
         samples_wanted: samples + 3,
         samples_taken: samples,
         samples_lost: 3,
+        losses: Losses { overdue: 2, ring_full: 1, ..Default::default() },
         samples_late: 2,
         stacks_broken: 1,
         pause: Distribution { count: samples, median_ns: 20_000, p99_ns: 80_000, max_ns: 90_000, sum_ns: 140_000 },
