@@ -266,7 +266,8 @@ mod tests {
     /// Between its first instruction and its return, the stub of an interrupt has words of its own on the stack: such stacks were broken (2026-11-27).
     #[test]
     fn the_caller_of_a_service_is_found_at_each_instruction_of_an_interrupt() {
-        let plan = CopyPlan { cores: Some(1), code: vec![0x20_0000..0x30_0000], ..CopyPlan::default() };
+        let code = vec![0x20_0000..0x28_0000, 0x28_0000..0x30_0000];
+        let plan = CopyPlan { cores: Some(1), code, ..CopyPlan::default() };
         let caller = [0x28_0000, 0x2b, 0x202, 0x7000, 0x23];
         // The service's own frame: `hlt` was interrupted, and the caller's frame is where its stack pointer was.
         let service = |pushed: u64| [0x20_1025, 0x8, 0x202, STACK + (pushed + 5) * 8, 0];
