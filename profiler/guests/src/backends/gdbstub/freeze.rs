@@ -11,7 +11,7 @@
 //! system call, since the main loop waits for the lock, and at its end the thread is stopped again.
 //!
 //! It may also hold a lock that the main loop spins for. While the main loop spins, the threads run for short moments. (They did so whenever it was busy for
-//! long until 2026-11-27: after the devices that it had served meanwhile, the guest continued, and no more was where it had waited for them.)
+//! long until 2026-11-27: the guest could continue after devices that the main loop had served meanwhile.)
 //!
 //! The kernel resumes all these threads if we die, at any moment. None is stopped for longer than
 //! [`FROZEN_NS_MAX`] because of another one; such a sample is displaced, and counted.
