@@ -52,7 +52,7 @@ impl Guest for Stopped {
 
     fn sample(&mut self, _all: usize) -> std::result::Result<Attempt, GuestError> {
         let sample = |pause: Duration| RawSample { frozen_ns: pause.as_nanos() as u64, ..Default::default() };
-        let taken = |(_, pause)| Attempt::Taken(Taken { samples: vec![sample(pause)], stood_until_ns: None });
+        let taken = |(_, pause)| Attempt::of(vec![sample(pause)]);
         Ok(self.0.hold_and_release()?.map_or(Attempt::Ended, taken))
     }
 

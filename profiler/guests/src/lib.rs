@@ -114,6 +114,13 @@ pub enum Attempt {
     Ended,
 }
 
+impl Attempt {
+    /// Samples that were taken at once, of a part that ran until then.
+    pub fn of(samples: Vec<RawSample>) -> Attempt {
+        Attempt::Taken(Taken { samples, stood_until_ns: None })
+    }
+}
+
 /// A guest that is held for each sample, whole or in parts that are held one by one.
 pub trait Guest {
     /// The tracks and mappings, before the first sample.

@@ -20,6 +20,7 @@ use glass_profiler_core::event::{Event, RawSample, Segment};
 use glass_profiler_core::guest::{Guest, GuestId, Mode, Process as GuestProcess, ProcessId, SpaceId};
 use glass_profiler_core::model::State;
 
+use crate::backends::kvm::is_run;
 use crate::backends::kvm::vmm::VMM_SPACE;
 use crate::backends::process::{Process, ProcessSettings};
 use crate::backends::remote::Launcher;
@@ -47,8 +48,6 @@ const SPACES: u32 = 2;
 const TRACKS: u32 = 1 << 10;
 /// The number of register rsi, which has the request of an `ioctl` (System V ABI for AMD64, figure 3.36).
 const RSI: usize = 4;
-/// `KVM_RUN` of `linux/kvm.h`.
-const KVM_RUN: u64 = 0xae80;
 
 /// What is sampled of the host, before the VM is attached to: it takes rights that this process may give up then.
 pub(crate) struct Host {
@@ -156,9 +155,7 @@ fn space_number(space: SpaceId) -> SpaceId {
 /// Whether a thread was in `ioctl(KVM_RUN)`, by the registers with which it has called.
 fn is_in_run(segments: &[Segment]) -> bool {
     segments.iter().any(|segment| match (segment.mode, &segment.registers) {
-        (Mode::User, Registers::X86_64(registers)) => {
-            registers.general().is_some_and(|general| general[RSI] & 0xffff_ffff == KVM_RUN)
-        }
+        (Mode::User, Registers::X86_64(registers)) => registers.general().is_some_and(|general| is_run(general[RSI])),
         _ => false,
     })
 }
@@ -229,7 +226,7 @@ impl Hosted {
                 segment.space = self.vmm_space.unwrap_or(VMM_SPACE);
             }
         }
-        let vcpu = self.vcpus.values_mut().find(|vcpu| vcpu.vcpu == sample.track);
+        let vcpu = of_track(&mut self.vcpus, sample.track);
         if let Some(kernel) = vcpu.and_then(|vcpu| vcpu.nearest(sample.time_ns))
             && matches!(sample.state, State::Running | State::Spinning)
         {
@@ -242,7 +239,7 @@ impl Hosted {
     fn leave_out_stops(&mut self) {
         for event in self.held.iter().flatten() {
             if let Event::Sample(sample) = event
-                && let Some(vcpu) = self.vcpus.values_mut().find(|vcpu| vcpu.vcpu == sample.track)
+                && let Some(vcpu) = of_track(&mut self.vcpus, sample.track)
             {
                 vcpu.leave_out(sample.time_ns..sample.time_ns.saturating_add(sample.frozen_ns + AFTER_STOP_NS));
             }
@@ -265,9 +262,18 @@ impl Hosted {
     fn collect_host(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
         let mut events = Vec::new();
         self.processes.collect(Duration::ZERO, &mut |event| events.push(event))?;
-        events.into_iter().for_each(|event| self.of_host(event, sink));
+        self.all_of_host(events, sink);
         Ok(())
     }
+
+    fn all_of_host(&mut self, events: Vec<Event>, sink: &mut dyn FnMut(Event)) {
+        events.into_iter().for_each(|event| self.of_host(event, sink));
+    }
+}
+
+/// The vCPU of a track.
+fn of_track(vcpus: &mut HashMap<u32, Merged>, track: u32) -> Option<&mut Merged> {
+    vcpus.values_mut().find(|vcpu| vcpu.vcpu == track)
 }
 
 impl Source for Hosted {
@@ -276,7 +282,7 @@ impl Source for Hosted {
         self.vm.announce(sink)?;
         let mut events = Vec::new();
         self.processes.announce(&mut |event| events.push(event))?;
-        events.into_iter().for_each(|event| self.of_host(event, sink));
+        self.all_of_host(events, sink);
         Ok(())
     }
 
@@ -310,7 +316,7 @@ impl Source for Hosted {
         self.held.push_back(last);
         let mut events = Vec::new();
         let host = self.processes.detach(&mut |event| events.push(event));
-        events.into_iter().for_each(|event| self.of_host(event, sink));
+        self.all_of_host(events, sink);
         self.release(0, sink);
         detached.and(host)
     }

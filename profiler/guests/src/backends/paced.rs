@@ -442,7 +442,7 @@ mod tests {
                 self.stands_since_ns = Some(now_ns);
                 return Ok(Attempt::Pending);
             }
-            Ok(Attempt::Taken(Taken { samples: vec![TwoParts::sample_of(0, now_ns)], stood_until_ns: None }))
+            Ok(Attempt::of(vec![TwoParts::sample_of(0, now_ns)]))
         }
 
         fn rest(&mut self, until_ns: u64) -> Result<Option<(usize, Taken)>, GuestError> {

@@ -212,15 +212,17 @@ impl CopyPlan {
         for _ in 0..FRAMES_MAX {
             let mut bytes = [0; (PUSHED_MAX + FRAME_WORDS) * 8];
             let read = core.read(stack_pointer, &mut bytes)?;
-            let words: Vec<u64> =
-                bytes[..read].as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+            let words: [u64; PUSHED_MAX + FRAME_WORDS] =
+                std::array::from_fn(|at| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at * 8 + byte])));
             let is_selector = |segment: u64, ring: u64| segment < 0x100 && segment & 3 == ring;
             // In ring 0 and in ring 3, the code and the stack are of one ring.
             let is_frame = |frame: &&[u64]| {
-                (0..=3).step_by(3).any(|ring| is_selector(frame[1], ring) && is_selector(frame[4], ring))
+                [0, 3].into_iter().any(|ring| is_selector(frame[1], ring) && is_selector(frame[4], ring))
                     && self.has_code(frame[0])
             };
-            let Some(&[rip, code_segment, _, rsp, _]) = words.windows(FRAME_WORDS).find(is_frame) else { break };
+            let Some(&[rip, code_segment, _, rsp, _]) = words[..read / 8].windows(FRAME_WORDS).find(is_frame) else {
+                break;
+            };
             if is_selector(code_segment, 3) {
                 // The service may have used the others.
                 return Ok(Some(Registers::new(rip, rsp, service.rbp)));

@@ -14,6 +14,8 @@ use glass_profiler_guests::backends::paced::Paced;
 use glass_profiler_guests::files::HostFiles;
 use glass_profiler_guests::find::{self, Found};
 use glass_profiler_guests::{Flow, Guest, GuestError, KnownVm, Source, VmSettings};
+use glass_tests::folder::Folder;
+use glass_tests::process::Process;
 
 fn attach(vmm: &Vmm) -> Result<KnownVm<KvmVm>, GuestError> {
     KvmVm::attach(&vmm.vm(), vmm.settings())
@@ -154,28 +156,15 @@ fn waited_ns(pid: u32) -> Vec<(u32, u64)> {
     threads.map(|thread| of(thread.unwrap())).collect()
 }
 
-/// A process that keeps a CPU busy.
-struct Busy(std::process::Child);
-
-impl Busy {
-    fn on(cpu: &str) -> Busy {
-        Busy(Command::new("taskset").args(["-c", cpu, "sh", "-c", "while :; do :; done"]).spawn().unwrap())
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// A vCPU that shares its CPU with another process has half of it, and stands for the other half.
 #[test]
 fn stolen_time_is_what_the_host_counts() {
     const POINTS: f64 = 5.0;
     let Some(vmm) = Vmm::start("stolen", &[]) else { return };
-    let _busy = Busy::on("0");
+    let folder = Folder::new("busy").unwrap();
+    let mut busy = Command::new("taskset");
+    busy.args(["-c", "0", "sh", "-c", "while :; do :; done"]);
+    let _busy = Process::spawn(&mut busy, &folder.file("log")).unwrap();
     let pinned = Command::new("taskset").args(["-a", "-c", "-p", "0", &vmm.child.id().to_string()]).output().unwrap();
     assert!(pinned.status.success(), "{}", String::from_utf8_lossy(&pinned.stderr));
     let mut source = Paced::new(attach(&vmm).unwrap(), 997);

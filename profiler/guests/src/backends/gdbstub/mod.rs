@@ -366,7 +366,7 @@ impl Guest for QemuVm {
                 sample.state = State::Paused;
             }
         }
-        Ok(Attempt::Taken(Taken { samples, stood_until_ns: None }))
+        Ok(Attempt::of(samples))
     }
 
     fn rest(&mut self, until_ns: u64) -> Result<Option<(usize, Taken)>, GuestError> {

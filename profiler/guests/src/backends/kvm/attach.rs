@@ -62,16 +62,22 @@ fn wanted(pid: u32, all: Vec<Descriptor>, vcpus: &[u32]) -> Result<Vec<Descripto
 impl KvmVm {
     /// Attaches. Each vCPU's thread is stopped some times for some 10 us; when this returns it runs.
     pub fn attach(vm: &Vm, settings: VmSettings) -> Result<KnownVm<KvmVm>, GuestError> {
-        let vcpus = settings.vcpus.clone();
-        let image = VmImage::load(GuestKind::Vm { vmm: vm.pid }, &vm.name, settings)?;
-        KnownVm::of(KvmVm::seize(vm.pid, &vcpus)?, image)
+        KvmVm::attach_as(vm, settings, |seized| seized)
     }
 
     /// The same, with what the VMM does for a vCPU.
     pub(crate) fn attach_with_vmm(vm: &Vm, settings: VmSettings) -> Result<KnownVm<KvmVm>, GuestError> {
+        KvmVm::attach_as(vm, settings, |seized| seized.with_the_vmm(vm.pid))
+    }
+
+    fn attach_as(
+        vm: &Vm,
+        settings: VmSettings,
+        prepare: impl FnOnce(KvmVm) -> KvmVm,
+    ) -> Result<KnownVm<KvmVm>, GuestError> {
         let vcpus = settings.vcpus.clone();
         let image = VmImage::load(GuestKind::Vm { vmm: vm.pid }, &vm.name, settings)?;
-        KnownVm::of(KvmVm::seize(vm.pid, &vcpus)?.with_the_vmm(vm.pid), image)
+        KnownVm::of(prepare(KvmVm::seize(vm.pid, &vcpus)?), image)
     }
 
     /// Traces the threads of these vCPUs, of all if none is given. What the VM runs is not known yet.

@@ -43,16 +43,17 @@ use crate::systems::plan::{self, CopyPlan, HeldCore};
 use crate::{Attempt, Guest, Taken};
 use affinity::Affinity;
 use page::RunPage;
+pub(crate) use vcpu::is_run;
 use vcpu::{Call, Hold, Thread};
 use vmm::VmmStacks;
 use waiting::Waiting;
 
 /// Limit of the wait for a vCPU: it may be stuck in the kernel, or wait for a CPU of a loaded host.
 const STOP_TIMEOUT: Duration = Duration::from_millis(500);
-/// How often a vCPU that was requested to stop is looked at, in case that SIGCHLD was swallowed.
-const LOOK_EVERY_NS: u64 = 1_000_000;
 /// The same for a detach.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often a vCPU that was requested to stop is looked at, in case that SIGCHLD was swallowed.
+const LOOK_EVERY_NS: u64 = 1_000_000;
 
 /// An attached VM.
 pub struct KvmVm {
@@ -186,7 +187,7 @@ impl KvmVm {
         if self.vcpus[position].is_outside
             && let Some(waited) = self.sample_waiting(position)?
         {
-            return Ok(Attempt::Taken(Taken { samples: waited.into_iter().collect(), stood_until_ns: None }));
+            return Ok(Attempt::of(waited.into_iter().collect()));
         }
         let vcpu = &mut self.vcpus[position];
         let room = self.plan.room();
@@ -281,7 +282,10 @@ impl KvmVm {
                 let (translator, rest) = (Translator::new(state.paging), Rest { is_halted, at: None });
                 let mut core = Core { memory: &self.memory, translator, rest, was_asked: false };
                 let sample = self.plan.sample(vcpu.index as usize, state, &mut core, self.plan.room())?;
-                Some(self.vmm.map_or(sample.clone(), |vmm| vmm.above_waiting(sample, &vcpu.waiting)))
+                Some(match self.vmm {
+                    Some(vmm) => vmm.above_waiting(sample, &vcpu.waiting),
+                    None => sample,
+                })
             }
         };
         if !vcpu.waiting.is_unchanged() {

@@ -8,7 +8,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::permission;
-use super::vcpu::{Hold, KVM_RUN, Thread};
+use super::vcpu::{Hold, Thread, is_run};
 use crate::error::GuestError;
 use crate::find::vcpus::Descriptor;
 use crate::sys::ChildSignals;
@@ -41,9 +41,7 @@ fn parse_syscall(text: &str) -> Glance {
     match words.next() {
         Some("running") => Glance::Running,
         Some(call) if call.parse() == Ok(libc::SYS_ioctl) => match (number(words.next()), number(words.next())) {
-            (Some(descriptor), Some(request)) if request & 0xffff_ffff == KVM_RUN => {
-                Glance::InRun(descriptor as u32 as i32)
-            }
+            (Some(descriptor), Some(request)) if is_run(request) => Glance::InRun(descriptor as u32 as i32),
             _ => Glance::Other,
         },
         _ => Glance::Other,

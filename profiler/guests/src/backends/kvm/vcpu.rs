@@ -13,7 +13,7 @@ use crate::sys::arch::{self, ThreadRegisters};
 use crate::sys::{ChildSignals, Stop, Tracee, monotonic_ns};
 
 /// `KVM_RUN` of `linux/kvm.h`.
-pub(super) const KVM_RUN: u64 = 0xae80;
+const KVM_RUN: u64 = 0xae80;
 /// The longest sleep in waiting for a stop, in case that SIGCHLD was swallowed.
 const SLEEP_NS_MAX: u64 = 1_000_000;
 /// How long a thread without a detach may take to stop.
@@ -38,8 +38,8 @@ pub(super) fn call_of(registers: &ThreadRegisters) -> Call {
     Call { run_on: is_run.then_some(descriptor), interrupted: is_run && arch::result(registers) == INTERRUPTED }
 }
 
-/// The number of an ioctl is an `unsigned int` to the kernel.
-fn is_run(request: u64) -> bool {
+/// Whether the request of an `ioctl` is `KVM_RUN`. The number is an `unsigned int` to the kernel.
+pub(crate) fn is_run(request: u64) -> bool {
     request & 0xffff_ffff == KVM_RUN
 }
 

@@ -6,14 +6,13 @@ use glass_profiler_core::guest::{Mode, SpaceId};
 
 use super::waiting::Waiting;
 use crate::memory::{AddressSpace, ProcessSpace};
+use crate::sys::RED_ZONE;
 use crate::sys::arch::{self, ThreadRegisters};
 
 /// The address space of the VMM in samples of a VM, whose own is number 0. [`Hosted`](crate::backends::hosted::Hosted) replaces it by that of the process.
 pub(crate) const VMM_SPACE: SpaceId = SpaceId(1);
 /// How much of its stack is copied: QEMU's and those of VMMs in Rust need some 4 KiB (2026-11-27).
 const STACK_BYTES: usize = 24 << 10;
-/// What functions without calls may use below the stack pointer (System V ABI for AMD64, 3.2.2).
-const RED_ZONE_BYTES: u64 = 128;
 
 /// Copies the stack of a VMM's threads.
 #[derive(Debug, Clone, Copy)]
@@ -27,7 +26,7 @@ impl VmmStacks {
     }
 
     fn copy(mut self, stack_pointer: u64) -> Vec<(u64, Vec<u8>)> {
-        let start = stack_pointer.wrapping_sub(RED_ZONE_BYTES);
+        let start = stack_pointer.wrapping_sub(RED_ZONE as u64);
         let mut stack = vec![0; STACK_BYTES];
         let copied = self.space.read(start, &mut stack).unwrap_or(0);
         stack.truncate(copied);

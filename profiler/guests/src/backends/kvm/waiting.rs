@@ -43,11 +43,16 @@ struct Wait {
 }
 
 /// The arguments of a system call in such a line, if it is one and has this number.
-fn arguments(line: &str, number: libc::c_long) -> Option<impl Iterator<Item = u64>> {
+fn arguments(line: &str, call: libc::c_long) -> Option<impl Iterator<Item = u64>> {
     let mut words: SplitAsciiWhitespace = line.split_ascii_whitespace();
     // A thread on a CPU is "running"; one that is in no call has -1.
-    let is_it = words.next()?.parse() == Ok(number);
-    is_it.then(|| words.map_while(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok()))
+    let is_it = words.next()?.parse() == Ok(call);
+    is_it.then(|| words.map_while(number))
+}
+
+/// A hexadecimal number of such a line.
+fn number(word: &str) -> Option<u64> {
+    u64::from_str_radix(word.strip_prefix("0x")?, 16).ok()
 }
 
 /// When a call is the wait of a pause, if it may be one.
@@ -64,9 +69,8 @@ fn limit(call: &str) -> Option<Duration> {
 
 /// The last two numbers of such a line.
 fn stack_and_instruction(line: &str) -> Option<(u64, u64)> {
-    let mut words =
-        line.split_ascii_whitespace().rev().map(|word| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok());
-    let (instruction, stack) = (words.next()??, words.next()??);
+    let mut words = line.split_ascii_whitespace().rev();
+    let (instruction, stack) = (number(words.next()?)?, number(words.next()?)?);
     Some((stack, instruction))
 }
 

@@ -17,7 +17,7 @@ use crate::backends::access::{View, VmAccess};
 use crate::error::GuestError;
 use crate::sys::Packets;
 use crate::systems::plan::CopyPlan;
-use crate::{Attempt, Flow, Guest, Source, Taken};
+use crate::{Attempt, Flow, Guest, Source};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAGING: Paging = Paging { cr0: 1, cr3: 2, cr4: 3, efer: None };
@@ -91,8 +91,7 @@ impl Guest for Fake {
         let number = self.seen.samples.fetch_add(1, Ordering::Relaxed);
         let segment = Segment { stack: vec![(1, self.plan.room())], ..Default::default() };
         let sample = RawSample { time_ns: number, segments: vec![segment], ..Default::default() };
-        let taken = Taken { samples: vec![sample], stood_until_ns: None };
-        Ok(if number < self.samples_max { Attempt::Taken(taken) } else { Attempt::Ended })
+        Ok(if number < self.samples_max { Attempt::of(vec![sample]) } else { Attempt::Ended })
     }
 
     fn tracks(&self) -> u64 {

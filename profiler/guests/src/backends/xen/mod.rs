@@ -431,7 +431,7 @@ impl Guest for XenDomain {
             started.for_each(|sample| sample.state = State::Paused);
         }
         samples.iter_mut().for_each(|sample| sample.time_ns = time_ns);
-        Ok(Attempt::Taken(Taken { samples, stood_until_ns: None }))
+        Ok(Attempt::of(samples))
     }
 
     fn rest(&mut self, until_ns: u64) -> Result<Option<(usize, Taken)>, GuestError> {
