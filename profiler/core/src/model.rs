@@ -10,6 +10,10 @@ use crate::layer::{Layer, View};
 pub use crate::stack_end::StackEnd;
 pub use crate::state::{State, StateCounts};
 
+/// Frames of all stacks of a profile together, after inlined functions are spelt out. Keeps a small hostile file
+/// from becoming a large profile; the deepest real recordings have a hundredth of it.
+pub(crate) const STACK_ENTRIES_MAX: usize = 32 << 20;
+
 /// The contents of one recording.
 #[derive(Debug, Clone, Default)]
 pub struct Profile {

@@ -13,11 +13,7 @@ use crate::images::KERNEL_NAME;
 use crate::kind::{Broken, Kind};
 pub use crate::layer::{Layer, View};
 pub use crate::model::HostSide;
-use crate::model::{Distribution, Frame, Profile, Sample, SegmentOf, Stack, StackEnd};
-
-/// Frames of all stacks of a view together; stacks beyond are left out, and a warning counts them. Recordings have about as many stacks as
-/// their views: this keeps a small hostile file, which can divide one deep stack in many ways, from becoming a large profile.
-const STACK_ENTRIES_MAX: usize = 32 << 20;
+use crate::model::{Distribution, Frame, Profile, STACK_ENTRIES_MAX, Sample, SegmentOf, Stack, StackEnd};
 
 impl View {
     /// The profile in this view. One without a side of the host, or in a view already, is given back as it is.
@@ -143,7 +139,8 @@ struct Maker<'a> {
     frame_of: HashMap<(u32, Layer, bool), u32>,
     entry_of: HashMap<(Kind, Option<Layer>), u32>,
     stacks: Vec<Stack>,
-    /// How many more frames the stacks may have.
+    /// How many more frames the stacks may have. Recordings have about as many stacks as their views; a hostile file can divide one deep stack
+    /// in many ways.
     frames_left: usize,
     /// Stacks beyond [`STACK_ENTRIES_MAX`].
     left_out: u64,

@@ -8,12 +8,8 @@ use crate::debug_files;
 use crate::elf::ImageError;
 use crate::files::FileSource;
 use crate::images::STAND_INS;
-use crate::model::{Frame, Stack, StackEnd};
+use crate::model::{Frame, STACK_ENTRIES_MAX, Stack, StackEnd};
 use crate::symbols::{Location, Symbols};
-
-/// Frames of all stacks together, after inlined functions are spelt out. Keeps a small hostile file
-/// from becoming a large profile; the deepest real recordings have a hundredth of it.
-pub(super) const STACK_ENTRIES_MAX: usize = 32 << 20;
 
 /// Names by address, for each image that the recording has names of: path as Perfetto writes it, and build id.
 pub(super) type Recorded = HashMap<(String, Vec<u8>), HashMap<u64, Vec<Location>>>;

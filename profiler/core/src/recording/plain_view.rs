@@ -3,20 +3,16 @@
 use std::collections::{HashMap, HashSet};
 
 use super::proto::{self, TracePacket};
-use super::writer::SEQUENCE;
+use super::writer::{self, SEQUENCE};
 use super::{MODES, perfetto_path};
-use crate::guest::Mode;
 use crate::kind::Kind;
-use crate::model::Profile;
+use crate::model::{Profile, STACK_ENTRIES_MAX};
 use crate::view::{Hosts, View};
 
 /// Numbers of what is interned for a view; those of recordings are small.
 const FIRST_IID: u64 = 1 << 60;
 /// Packets that use interned data have this flag.
 const NEEDS_INTERNED: u32 = 2;
-
-/// Frames of all stacks that are made together; samples beyond have no stack. It keeps a small hostile file from becoming a large trace.
-const STACK_ENTRIES_MAX: usize = 32 << 20;
 
 /// How a stack is divided: the number of its innermost frames that are in a segment, and whether that is the host's.
 type Division = Vec<(u32, bool)>;
@@ -35,7 +31,7 @@ pub(super) struct Trimmer {
     made: HashMap<Vec<u64>, u64>,
     /// What is left of a stack that is divided so; `None` if nothing is.
     known: HashMap<(u64, Division), Option<u64>>,
-    /// How many more frames may be looked at.
+    /// How many more frames may be looked at, for stacks that are made; samples beyond have no stack.
     frames_left: usize,
     last_iid: u64,
     /// The stack `[guest]`.
@@ -218,11 +214,5 @@ fn interned(data: proto::InternedData) -> TracePacket {
 /// Perfetto's number for the mode of a segment.
 fn cpu_mode(segment: &proto::Segment, is_host: bool) -> u32 {
     let mode = MODES.get(segment.mode.unwrap_or(0) as usize).copied().unwrap_or_default();
-    match (mode, is_host) {
-        (Mode::Hypervisor, _) => proto::MODE_HYPERVISOR,
-        (Mode::User, true) => proto::MODE_USER,
-        (_, true) => proto::MODE_KERNEL,
-        (Mode::User, false) => proto::MODE_GUEST_USER,
-        (_, false) => proto::MODE_GUEST_KERNEL,
-    }
+    writer::cpu_mode(mode, !is_host)
 }

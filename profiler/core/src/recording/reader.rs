@@ -6,7 +6,7 @@ use prost::Message;
 
 use super::changes::Changes;
 use super::error::{OtherKind, ReadError};
-use super::names::{self, Builder, Recorded, STACK_ENTRIES_MAX};
+use super::names::{self, Builder, Recorded};
 use super::packets::{Next, next_packet};
 use super::processes::Processes;
 use super::proto::{self, TracePacket};
@@ -15,7 +15,7 @@ use super::{ENDS, MODES, VERSION, WIDTHS, perfetto_path, pieces, version_1};
 use crate::arch::{Architecture, Width};
 use crate::files::FileSource;
 use crate::guest::{Guest, GuestId, GuestKind, Mode};
-use crate::model::{Cost, Distribution, Frozen, Origin, Profile, Sample, StackEnd, State, Track};
+use crate::model::{Cost, Distribution, Frozen, Origin, Profile, STACK_ENTRIES_MAX, Sample, StackEnd, State, Track};
 use crate::symbols::{INLINE_DEPTH_MAX, Location};
 
 /// The most tracks, and the most guests.

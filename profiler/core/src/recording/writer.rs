@@ -134,7 +134,8 @@ fn perfetto_pid(kind: GuestKind) -> u32 {
     }
 }
 
-fn cpu_mode(mode: Mode, is_machine: bool) -> u32 {
+/// Perfetto's number for a mode, of code of a machine or of a process of this one.
+pub(super) fn cpu_mode(mode: Mode, is_machine: bool) -> u32 {
     match (mode, is_machine) {
         (Mode::Hypervisor, _) => proto::MODE_HYPERVISOR,
         (Mode::User, true) => proto::MODE_GUEST_USER,
