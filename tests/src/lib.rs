@@ -6,6 +6,7 @@
 
 mod accounts;
 pub mod archive;
+pub mod btf;
 pub mod cache;
 pub mod content;
 pub mod elf_bomb;

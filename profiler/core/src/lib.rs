@@ -21,6 +21,7 @@ pub mod images;
 pub mod jit;
 mod kind;
 mod layer;
+pub mod linux;
 pub mod live;
 pub mod map;
 pub mod memory;

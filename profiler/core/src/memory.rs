@@ -5,3 +5,9 @@ pub trait Physical {
     /// Copies from a guest-physical address; false if not all of it is RAM, or not now.
     fn read(&self, address: u64, into: &mut [u8]) -> bool;
 }
+
+impl<T: Physical + ?Sized> Physical for &T {
+    fn read(&self, address: u64, into: &mut [u8]) -> bool {
+        (**self).read(address, into)
+    }
+}

@@ -1,4 +1,4 @@
-//! Steps through synthetic tables of Linux's three layouts.
+//! Steps through synthetic tables of Linux's three layouts and two numberings of registers.
 
 use crate::common::{compile, unwind};
 use glass_profiler_core::arch::x86_64::Registers;
@@ -21,6 +21,16 @@ const SP: u8 = 5;
 const R10: u8 = 6;
 const BP_INDIRECT: u8 = 8;
 const SP_INDIRECT: u8 = 9;
+
+/// How the second numbering, of Linux 7.2, writes a register of the first: that of the stack pointer, and that of a frame pointer.
+fn renumbered(sp: u8, bp: u8) -> (u8, u8) {
+    let sp = match sp {
+        SP => 3,
+        BP_INDIRECT => 10,
+        other => other,
+    };
+    (sp, if bp == PREV_SP { 8 } else { bp })
+}
 
 /// What a layout writes for a call, all registers, an interrupt's frame, and the end.
 const LAYOUTS: [[u8; 4]; 3] = [[0, 1, 2, 4], [0, 5, 6, 8], [2, 3 | 8, 4 | 8, 1]];
@@ -55,8 +65,11 @@ fn words(words: &[(u64, u64)]) -> Vec<u8> {
 
 #[test]
 fn from_an_interrupted_function_to_the_entry_of_a_system_call_in_each_layout() {
-    for [call, all, frame, end] in LAYOUTS {
-        let table = Arc::new(table(&[
+    // The second numbering came after the third layout; stacks of 7.3 were broken (2026-11-25).
+    for ([call, all, frame, end], is_second) in
+        [(0, false), (1, false), (2, false), (2, true)].map(|(at, second)| (LAYOUTS[at], second))
+    {
+        let entries = [
             Entry(8, 0, SP, 0, call),
             Entry(16, -16, BP, PREV_SP, call),
             Entry(8, 0, SP, 0, frame),
@@ -65,7 +78,13 @@ fn from_an_interrupted_function_to_the_entry_of_a_system_call_in_each_layout() {
             // Calls are what most entries are: by this the layout is known.
             Entry(8, 0, SP, 0, call),
             Entry(8, 0, SP, 0, call),
-        ]));
+            Entry(8, 0, SP, 0, call),
+        ];
+        let entries = entries.map(|Entry(sp_offset, bp_offset, sp, bp, kind)| {
+            let (sp, bp) = if is_second { renumbered(sp, bp) } else { (sp, bp) };
+            Entry(sp_offset, bp_offset, sp, bp, kind)
+        });
+        let table = Arc::new(table(&entries));
         let map = SymbolMap::parse(format!("{KERNEL:x} T _stext\n").as_bytes(), &[]).unwrap();
         let image = Arc::new(Image::of_map(&map, KERNEL..KERNEL + 0x1000, Some(table)));
         let bias = 0x20_0000;

@@ -19,6 +19,8 @@ use super::slots::{self, Slot};
 use super::{AddressSpace, Physical};
 use crate::proc::MapsLine;
 use crate::sys::{Map, cannot_shrink};
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 
 /// The most bytes of a VMM's heap that are searched: QEMU's has some 15 MiB.
 const HEAP_BYTES_MAX: u64 = 256 << 20;
@@ -198,6 +200,23 @@ impl Ram {
         })
     }
 
+    /// The physical addresses of what is known to be written to, by address, none twice. Of a file its holes are left out: to read one through a mapping
+    /// would allocate it.
+    pub fn ranges(&self) -> Vec<std::ops::Range<u64>> {
+        let of_piece = |piece: &Piece| {
+            let (file, start) = match &*self.backings[piece.backing] {
+                Backing::Mapped(_, file) => (file, piece.offset),
+                Backing::File(file, start) => (file, start + piece.offset),
+                Backing::Process { .. } => return vec![piece.address..piece.address + piece.bytes],
+            };
+            let data = data_of(file, start..start + piece.bytes);
+            data.into_iter()
+                .map(|data| piece.address + (data.start - start)..piece.address + (data.end - start))
+                .collect()
+        };
+        self.pieces.iter().flat_map(of_piece).collect()
+    }
+
     /// Whether it is a file that the VMM shares; otherwise it is read from the VMM's memory, which takes longer.
     pub fn is_file(&self) -> bool {
         self.is_file
@@ -207,6 +226,35 @@ impl Ram {
     pub fn is_whole(&self) -> bool {
         self.is_whole
     }
+}
+
+/// The parts of a range of a file that are no holes, as far as its file system shows them.
+fn data_of(file: &File, range: std::ops::Range<u64>) -> Vec<std::ops::Range<u64>> {
+    /// The memory of a process has no holes that could be asked for, and a file may have any number.
+    const PARTS_MAX: usize = 1 << 16;
+    let (mut parts, mut at) = (Vec::new(), range.start);
+    while at < range.end {
+        let rest = at..range.end;
+        if parts.len() == PARTS_MAX {
+            parts.push(rest);
+            break;
+        }
+        let start = match seek(file, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => break,
+            Err(_) => {
+                parts.push(rest);
+                break;
+            }
+        };
+        let end = seek(file, SeekFrom::Hole(start)).unwrap_or(range.end).min(range.end);
+        if start >= end {
+            break;
+        }
+        parts.push(start..end);
+        at = end;
+    }
+    parts
 }
 
 /// What two layouts agree about.

@@ -3,7 +3,7 @@
 //!
 //! A kernel keeps them in its memory whether or not it has debug information: an array of addresses,
 //! relative to themselves and sorted, and one of entries of six bytes. The entry's last byte has had
-//! three layouts since Linux 4.14. The layout is detected from the table itself, so a distribution's
+//! three layouts since Linux 4.14, and its registers two numberings. Both are detected from the table itself, so a distribution's
 //! backports do not matter.
 
 use std::fmt;
@@ -54,6 +54,74 @@ enum Layout {
     SignalAndEnd,
     /// Three bits of type, of which some mean an end (6.4 and later).
     Type,
+}
+
+/// How registers are numbered (`ORC_REG_*`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Numbering {
+    /// The stack pointer is 5 (up to 6.12 at least).
+    First,
+    /// The stack pointer is 3 (7.2).
+    Second,
+}
+
+/// From what the caller's stack pointer is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Base {
+    Undefined,
+    Dx,
+    Di,
+    Bp,
+    Sp,
+    R10,
+    R13,
+    /// What is in memory where the frame pointer and the offset show.
+    BpIndirect,
+    /// What is in memory where the stack pointer shows, and the offset.
+    SpIndirect,
+    Unknown,
+}
+
+/// Where the caller's frame pointer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Saved {
+    /// Still in its register.
+    Here,
+    /// In memory, from the caller's stack pointer.
+    FromCaller,
+    /// In memory, from the frame pointer.
+    FromBp,
+}
+
+impl Numbering {
+    fn base(self, entry: &[u8; ENTRY_BYTES]) -> Base {
+        match (self, entry[4] & 15) {
+            (_, 0) => Base::Undefined,
+            (_, 2) => Base::Dx,
+            (_, 4) => Base::Bp,
+            (_, 6) => Base::R10,
+            (_, 7) => Base::R13,
+            (_, 9) => Base::SpIndirect,
+            (Numbering::First, 3) | (Numbering::Second, 5) => Base::Di,
+            (Numbering::First, 5) | (Numbering::Second, 3) => Base::Sp,
+            (Numbering::First, 8) | (Numbering::Second, 10) => Base::BpIndirect,
+            _ => Base::Unknown,
+        }
+    }
+
+    fn saved(self, entry: &[u8; ENTRY_BYTES]) -> Saved {
+        match (self, entry[4] >> 4) {
+            (Numbering::First, 1) | (Numbering::Second, 8) => Saved::FromCaller,
+            (_, 4) => Saved::FromBp,
+            _ => Saved::Here,
+        }
+    }
+}
+
+/// The stack pointer is the base of most entries.
+fn numbering(entries: &[[u8; ENTRY_BYTES]]) -> Numbering {
+    let count = |number: u8| entries.iter().filter(|entry| entry[4] & 15 == number).count();
+    if count(3) > count(5) { Numbering::Second } else { Numbering::First }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,11 +208,19 @@ pub struct OrcTable {
     offsets: Vec<u32>,
     entries: Vec<[u8; ENTRY_BYTES]>,
     layout: Layout,
+    numbering: Numbering,
 }
 
 impl fmt::Debug for OrcTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OrcTable of {} entries from {:#x}, {:?}", self.entries.len(), self.base, self.layout)
+        write!(
+            f,
+            "OrcTable of {} entries from {:#x}, {:?}, {:?}",
+            self.entries.len(),
+            self.base,
+            self.layout,
+            self.numbering
+        )
     }
 }
 
@@ -171,7 +247,8 @@ impl OrcTable {
             }
             offsets.push(offset);
         }
-        Ok(OrcTable { base, offsets, entries: entries.to_vec(), layout: layout(entries) })
+        let (layout, numbering) = (layout(entries), numbering(entries));
+        Ok(OrcTable { base, offsets, entries: entries.to_vec(), layout, numbering })
     }
 
     /// A table of addresses and their entries, in any order.
@@ -182,7 +259,8 @@ impl OrcTable {
         let offset = |(address, _): &(u64, _)| u32::try_from(address - base).map_err(|_| OrcError::Lengths);
         let offsets = found.iter().map(offset).collect::<Result<_, _>>()?;
         let entries: Vec<_> = found.into_iter().map(|(_, entry)| entry).collect();
-        Ok(OrcTable { base, offsets, layout: layout(&entries), entries })
+        let (layout, numbering) = (layout(&entries), numbering(&entries));
+        Ok(OrcTable { base, offsets, layout, numbering, entries })
     }
 
     fn find(&self, address: u64) -> Option<&[u8; ENTRY_BYTES]> {
@@ -250,17 +328,17 @@ impl OrcTable {
         let mut word = |address: u64| read(address).ok_or(OrcStep::CannotRead(address));
         let sp_offset = i64::from(i16::from_le_bytes([entry[0], entry[1]]));
         let bp_offset = i64::from(i16::from_le_bytes([entry[2], entry[3]]));
-        // The numbers are those of `ORC_REG_*`.
-        let sp = match entry[4] & 15 {
-            2 => registers.others.get(1, saved::DX, &mut word)?.wrapping_add_signed(sp_offset),
-            3 => registers.others.get(5, saved::DI, &mut word)?.wrapping_add_signed(sp_offset),
-            4 => registers.bp.wrapping_add_signed(sp_offset),
-            5 => registers.sp.wrapping_add_signed(sp_offset),
-            6 => registers.others.get(10, saved::R10, &mut word)?.wrapping_add_signed(sp_offset),
-            7 => registers.others.get(13, saved::R13, &mut word)?.wrapping_add_signed(sp_offset),
-            8 => word(registers.bp.wrapping_add_signed(sp_offset))?,
-            9 => word(registers.sp)?.wrapping_add_signed(sp_offset),
-            _ => return Err(OrcStep::Unknown),
+        let base = self.numbering.base(entry);
+        let sp = match base {
+            Base::Dx => registers.others.get(1, saved::DX, &mut word)?.wrapping_add_signed(sp_offset),
+            Base::Di => registers.others.get(5, saved::DI, &mut word)?.wrapping_add_signed(sp_offset),
+            Base::Bp => registers.bp.wrapping_add_signed(sp_offset),
+            Base::Sp => registers.sp.wrapping_add_signed(sp_offset),
+            Base::R10 => registers.others.get(10, saved::R10, &mut word)?.wrapping_add_signed(sp_offset),
+            Base::R13 => registers.others.get(13, saved::R13, &mut word)?.wrapping_add_signed(sp_offset),
+            Base::BpIndirect => word(registers.bp.wrapping_add_signed(sp_offset))?,
+            Base::SpIndirect => word(registers.sp)?.wrapping_add_signed(sp_offset),
+            Base::Undefined | Base::Unknown => return Err(OrcStep::Unknown),
         };
         let mut caller = *registers;
         match kind {
@@ -268,7 +346,7 @@ impl OrcTable {
                 caller.ip = word(sp.wrapping_sub(8))?;
                 caller.sp = sp;
                 caller.others = Others::Unknown;
-                if caller.sp <= registers.sp && entry[4] & 15 == 5 {
+                if caller.sp <= registers.sp && base == Base::Sp {
                     // The addresses of a stack must increase.
                     return Err(OrcStep::Unknown);
                 }
@@ -289,10 +367,10 @@ impl OrcTable {
             }
             Kind::Undefined | Kind::EndOfStack => return Err(OrcStep::Unknown),
         }
-        match entry[4] >> 4 {
-            1 => caller.bp = word(sp.wrapping_add_signed(bp_offset))?,
-            4 => caller.bp = word(registers.bp.wrapping_add_signed(bp_offset))?,
-            _ => {}
+        match self.numbering.saved(entry) {
+            Saved::FromCaller => caller.bp = word(sp.wrapping_add_signed(bp_offset))?,
+            Saved::FromBp => caller.bp = word(registers.bp.wrapping_add_signed(bp_offset))?,
+            Saved::Here => {}
         }
         Ok(Some(caller))
     }

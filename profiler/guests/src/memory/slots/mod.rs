@@ -4,7 +4,6 @@
 //! out of the kernel's memory ([decision 41](../../../../../docs/decisions/0041-memory-slots.md)). If anything is missing, or other than expected, they are
 //! not shown, and the memory is found in the VMM's mappings.
 
-mod btf;
 mod walk;
 
 use std::collections::BTreeSet;
@@ -12,7 +11,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 
-use btf::Btf;
+use glass_profiler_core::linux::btf::Btf;
 use walk::Offsets;
 
 use crate::proc::living;

@@ -5,7 +5,7 @@
 //! generation are the same afterwards.
 
 use super::Slot;
-use super::btf::Btf;
+use glass_profiler_core::linux::btf::Btf;
 
 /// The most slots of a VM that are read. QEMU has a few, and one for each piece of hotplugged memory.
 pub(super) const SLOTS_MAX: usize = 4096;
@@ -169,8 +169,8 @@ mod tests {
     use std::cell::{Cell, RefCell};
     use std::collections::BTreeMap;
 
-    use super::super::btf::tests::Builder;
     use super::*;
+    use glass_tests::btf::Builder;
 
     /// The kernel's memory, by words of 8 bytes.
     #[derive(Default)]

@@ -1,4 +1,4 @@
-//! Where the kernel's structures have their members: the kernel's own description of its types (BTF, Documentation/bpf/btf.rst of
+//! Where a kernel's structures have their members: the kernel's own description of its types (BTF, Documentation/bpf/btf.rst of
 //! Linux).
 
 /// The most types that are read: Linux 6.18 has some 150,000.
@@ -6,22 +6,25 @@ const TYPES_MAX: usize = 4 << 20;
 /// How deep structures without a name are followed that are members of others.
 const DEPTH_MAX: u32 = 8;
 
+const KIND_INTEGER: u32 = 1;
+const KIND_POINTER: u32 = 2;
+const KIND_ENUMERATION: u32 = 6;
 const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
 const KIND_FUNCTION: u32 = 12;
 
 /// A member of a structure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Member {
+pub struct Member {
     /// Bytes from the structure's start.
-    pub(super) offset: u32,
+    pub offset: u32,
     /// Its type.
     kind: u32,
 }
 
 /// The types of a kernel, or of a module of it.
 #[derive(Debug)]
-pub(super) struct Btf<'a> {
+pub struct Btf<'a> {
     /// Those of the kernel, which a module's refer to.
     base: Option<&'a Btf<'a>>,
     bytes: &'a [u8],
@@ -36,7 +39,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 
 impl<'a> Btf<'a> {
     /// Of the bytes of a file of `/sys/kernel/btf`. `None` if they are not understood.
-    pub(super) fn parse(bytes: &'a [u8], base: Option<&'a Btf<'a>>) -> Option<Btf<'a>> {
+    pub fn parse(bytes: &'a [u8], base: Option<&'a Btf<'a>>) -> Option<Btf<'a>> {
         const MAGIC_AND_VERSION: [u8; 3] = [0x9f, 0xeb, 1];
         if !bytes.starts_with(&MAGIC_AND_VERSION) {
             return None;
@@ -92,18 +95,50 @@ impl<'a> Btf<'a> {
     }
 
     /// The number of a function.
-    pub(super) fn function(&self, name: &str) -> Option<u32> {
+    pub fn function(&self, name: &str) -> Option<u32> {
         self.named(KIND_FUNCTION, name).next()
     }
 
-    /// A member of a structure, by the structure's name: of the module's, else the kernel's.
-    pub(super) fn member(&self, structure: &str, member: &str) -> Option<Member> {
-        let own = self.named(KIND_STRUCT, structure).find_map(|number| self.member_of(number, member, DEPTH_MAX));
-        own.or_else(|| self.base?.member(structure, member))
+    /// A member of a structure, by the structure's name: of the module's, else the kernel's. A path such as `thread.sp` names a
+    /// member of a member.
+    pub fn member(&self, structure: &str, path: &str) -> Option<Member> {
+        let own = self.named(KIND_STRUCT, structure).find_map(|number| self.member_at(number, path));
+        own.or_else(|| self.base?.member(structure, path))
+    }
+
+    fn member_at(&self, number: u32, path: &str) -> Option<Member> {
+        let mut names = path.split('.');
+        let first = self.member_of(number, names.next()?, DEPTH_MAX)?;
+        names.try_fold(first, |outer, name| {
+            let inner = self.member_of(self.plain(outer.kind)?, name, DEPTH_MAX)?;
+            Some(Member { offset: outer.offset.checked_add(inner.offset)?, ..inner })
+        })
+    }
+
+    /// The type behind other names and qualifiers of it.
+    fn plain(&self, mut number: u32) -> Option<u32> {
+        for _ in 0..DEPTH_MAX {
+            let (of, at) = self.find(number)?;
+            match kind_of(word(of.bytes, at + 4)?) {
+                8..=11 | 18 => number = word(of.bytes, at + 8)?,
+                _ => return Some(number),
+            }
+        }
+        None
+    }
+
+    /// The size of a member in bytes, if it is an integer, an enumeration, a pointer or a structure.
+    pub fn bytes_of_member(&self, member: Member) -> Option<u32> {
+        let (of, at) = self.find(self.plain(member.kind)?)?;
+        match kind_of(word(of.bytes, at + 4)?) {
+            KIND_POINTER => Some(8),
+            KIND_INTEGER | KIND_ENUMERATION | KIND_STRUCT | KIND_UNION => word(of.bytes, at + 8),
+            _ => None,
+        }
     }
 
     /// The size of a structure in bytes.
-    pub(super) fn bytes_of(&self, structure: &str) -> Option<u32> {
+    pub fn bytes_of(&self, structure: &str) -> Option<u32> {
         let own = self.named(KIND_STRUCT, structure).find_map(|number| {
             let (of, at) = self.find(number)?;
             word(of.bytes, at + 8)
@@ -143,77 +178,24 @@ fn kind_of(info: u32) -> u32 {
 fn trailing_bytes(info: u32) -> Option<usize> {
     let count = (info & 0xffff) as usize;
     Some(match kind_of(info) {
-        // Pointers, forward declarations, other names, `volatile`, `const`, `restrict`, functions, floats, tags of types.
-        2 | 7..=11 | KIND_FUNCTION | 16 | 18 => 0,
+        // Forward declarations, other names, `volatile`, `const`, `restrict`, functions, floats, tags of types.
+        KIND_POINTER | 7..=11 | KIND_FUNCTION | 16 | 18 => 0,
         // Integers, variables, tags of declarations.
-        1 | 14 | 17 => 4,
+        KIND_INTEGER | 14 | 17 => 4,
         // Arrays.
         3 => 12,
         // Structures, sections, enumerations of 64 bits.
         KIND_STRUCT | KIND_UNION | 15 | 19 => count * 12,
         // Enumerations, prototypes.
-        6 | 13 => count * 8,
+        KIND_ENUMERATION | 13 => count * 8,
         _ => return None,
     })
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
-
-    /// Builds a file: types as words, in which a name is a text of its own.
-    #[derive(Default)]
-    pub(in super::super) struct Builder {
-        types: Vec<u8>,
-        strings: Vec<u8>,
-        /// Bytes of the kernel's texts, if it is a module's.
-        before: usize,
-    }
-
-    impl Builder {
-        pub(in super::super) fn new(before: usize) -> Builder {
-            let strings = if before == 0 { vec![0] } else { Vec::new() };
-            Builder { types: Vec::new(), strings, before }
-        }
-
-        fn text(&mut self, text: &str) -> u32 {
-            if text.is_empty() {
-                return 0;
-            }
-            let at = self.before + self.strings.len();
-            self.strings.extend(text.as_bytes());
-            self.strings.push(0);
-            at as u32
-        }
-
-        fn words(&mut self, words: &[u32]) {
-            self.types.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-        }
-
-        /// A structure of members: name, type, bit offset.
-        pub(in super::super) fn structure(&mut self, name: &str, bytes: u32, flag: u32, members: &[(&str, u32, u32)]) {
-            let name = self.text(name);
-            self.words(&[name, flag << 31 | KIND_STRUCT << 24 | members.len() as u32, bytes]);
-            for (name, kind, bits) in members {
-                let name = self.text(name);
-                self.words(&[name, *kind, *bits]);
-            }
-        }
-
-        /// One of another kind, with what follows.
-        pub(in super::super) fn other(&mut self, name: &str, info: u32, rest: &[u32]) {
-            let name = self.text(name);
-            self.words(&[name, info]);
-            self.words(rest);
-        }
-
-        pub(in super::super) fn file(&self) -> Vec<u8> {
-            let (types, strings) = (self.types.len() as u32, self.strings.len() as u32);
-            let head = [0x0001_eb9f, 24, 0, types, types, strings];
-            let head = head.iter().flat_map(|word: &u32| word.to_le_bytes());
-            head.chain(self.types.iter().copied()).chain(self.strings.iter().copied()).collect()
-        }
-    }
+    use glass_tests::btf::Builder;
 
     fn example() -> Builder {
         let mut kernel = Builder::new(0);
@@ -223,6 +205,10 @@ pub(super) mod tests {
         kernel.other("bpf_iter_task_file", KIND_FUNCTION << 24, &[1]);
         kernel.other("e", 6 << 24 | 2, &[4, 0, 0, 0, 1]);
         kernel.structure("last", 7, 0, &[]);
+        // Another name of a structure, a pointer, and a structure with both.
+        kernel.other("other", 8 << 24, &[3]);
+        kernel.other("", 2 << 24, &[3]);
+        kernel.structure("outer", 48, 0, &[("kvm", 7, 64), ("pointer", 8, 256)]);
         kernel
     }
 
@@ -233,7 +219,15 @@ pub(super) mod tests {
         let offset = |structure, member| btf.member(structure, member).map(|member| member.offset);
         assert_eq!([offset("kvm", "mm"), offset("kvm", "inner"), offset("kvm", "deep")], [Some(8), Some(16), Some(20)]);
         assert_eq!([offset("kvm", "bits"), offset("kvm", "m"), offset("kv", "mm"), offset("int", "mm")], [None; 4]);
+        let bytes = |member| btf.bytes_of_member(btf.member("kvm", member).unwrap());
+        assert_eq!((bytes("mm"), bytes("inner")), (Some(4), Some(4)));
         assert_eq!((btf.bytes_of("kvm"), btf.bytes_of("last"), btf.bytes_of("e")), (Some(24), Some(7), None));
+        assert_eq!(
+            [offset("outer", "kvm.inner"), offset("outer", "kvm.x"), offset("outer", "pointer.mm")],
+            [Some(24), None, None]
+        );
+        assert_eq!(btf.bytes_of_member(btf.member("outer", "kvm").unwrap()), Some(24));
+        assert_eq!(btf.bytes_of_member(btf.member("outer", "pointer").unwrap()), Some(8));
         assert_eq!((btf.function("bpf_iter_task_file"), btf.function("kvm")), (Some(4), None));
     }
 
@@ -242,7 +236,7 @@ pub(super) mod tests {
         let kernel = example();
         let file = kernel.file();
         let base = Btf::parse(&file, None).unwrap();
-        let mut module = Builder::new(kernel.strings.len());
+        let mut module = Builder::new(kernel.strings_bytes());
         module.structure("kvm_memslots", 16, 0, &[("generation", 1, 0), ("", 2, 64)]);
         let module = module.file();
         let btf = Btf::parse(&module, Some(&base)).unwrap();

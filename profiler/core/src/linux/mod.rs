@@ -1,0 +1,10 @@
+//! A Linux guest by what is in its RAM: its kernel, symbols, types, tasks and files.
+//!
+//! All of it is read while the guest runs, by nothing but [`Physical`](crate::memory::Physical): no register and no file is needed. The guest
+//! may write anything at any time, so every loop has a bound, every pointer is checked, and what was read of a list that changes meanwhile is
+//! recognized and read again ([decision 43](../../../../docs/decisions/0043-linux-guests-from-their-ram.md)).
+
+pub mod btf;
+pub mod kallsyms;
+pub mod kernel;
+pub mod space;
