@@ -7,4 +7,6 @@
 pub mod btf;
 pub mod kallsyms;
 pub mod kernel;
+pub mod modules;
 pub mod space;
+pub mod tasks;

@@ -1,0 +1,439 @@
+//! The tasks of a Linux: its processes and their threads, as the kernel lists them.
+
+use std::ops::Range;
+
+use super::btf::Btf;
+use super::kernel::Kernel;
+use super::space::{Space, number, word};
+use crate::memory::Physical;
+
+/// The most tasks of a guest: Linux has no more than 4 Mi.
+const TASKS_MAX: usize = 4 << 20;
+/// How often the threads of a process are read that change meanwhile.
+const ATTEMPTS_MAX: u32 = 8;
+/// The most bytes of a `task_struct` that are read; those of Debian's kernels have up to 10 KiB.
+const TASK_BYTES_MAX: u32 = 64 << 10;
+/// The most levels of namespaces of process IDs (`MAX_PID_NS_LEVEL`).
+const NAMESPACES_MAX: u64 = 32;
+/// Bytes of a `comm` (`TASK_COMM_LEN`).
+const NAME_BYTES: usize = 16;
+/// The most folders of a path of a control group.
+const CGROUP_DEPTH_MAX: usize = 64;
+const CGROUP_NAME_BYTES_MAX: usize = 256;
+/// Where the kernel's half of each address space starts, with five levels of page tables.
+const KERNEL_START: u64 = 0xff00_0000_0000_0000;
+
+/// A member of a structure: bytes from its start, and its size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Field {
+    /// Bytes from the start of the structure.
+    pub at: u32,
+    /// Its size in bytes.
+    pub bytes: u32,
+}
+
+impl Field {
+    /// The first of these members that a structure has; its path and the structure if it has none of them.
+    pub(super) fn of(btf: &Btf<'_>, structure: &str, paths: &[&str]) -> Result<Field, String> {
+        let found = paths.iter().find_map(|path| btf.member(structure, path));
+        let member = found.ok_or_else(|| format!("{structure}.{}", paths.join(" or ")))?;
+        Ok(Field { at: member.offset, bytes: btf.bytes_of_member(member).unwrap_or(8) })
+    }
+
+    /// Its number in a copied structure.
+    pub(super) fn get(self, structure: &[u8]) -> Option<u64> {
+        number(structure, self.at, self.bytes)
+    }
+}
+
+/// Where the structures of tasks have what is read of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offsets {
+    tasks: u32,
+    thread_node: u32,
+    thread_head: u32,
+    signal: u32,
+    /// Thread ID, in the initial namespace.
+    pub pid: u32,
+    /// Process ID, in the initial namespace.
+    pub tgid: u32,
+    /// The name.
+    pub comm: u32,
+    /// The address space, 0 of a kernel thread.
+    pub mm: u32,
+    /// The lowest address of the kernel stack.
+    pub stack: u32,
+    /// When it started.
+    pub start_time: u32,
+    stack_pointer: u32,
+    parent: u32,
+    state: Field,
+    exit_state: Field,
+    on_cpu: Field,
+    flags: Field,
+    run_time: u32,
+    switches: [u32; 2],
+    thread_pid: u32,
+    cgroups: Option<CgroupOffsets>,
+    pid_level: Field,
+    pid_numbers: u32,
+    upid_bytes: u32,
+    upid_number: u32,
+    /// Of the part of a `task_struct` that is read.
+    span: Range<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct CgroupOffsets {
+    of_task: u32,
+    of_set: u32,
+    node: u32,
+    name: u32,
+    parent: u32,
+}
+
+impl CgroupOffsets {
+    fn of(btf: &Btf<'_>) -> Option<CgroupOffsets> {
+        let at = |structure, path| btf.member(structure, path).map(|member| member.offset);
+        Some(CgroupOffsets {
+            of_task: at("task_struct", "cgroups")?,
+            of_set: at("css_set", "dfl_cgrp")?,
+            node: at("cgroup", "kn")?,
+            name: at("kernfs_node", "name")?,
+            parent: at("kernfs_node", "__parent").or_else(|| at("kernfs_node", "parent"))?,
+        })
+    }
+}
+
+impl Offsets {
+    /// From a kernel's types. The error is the first member that they do not have.
+    pub fn of(btf: &Btf<'_>) -> Result<Offsets, String> {
+        let field = |structure, paths: &[&str]| Field::of(btf, structure, paths);
+        let at = |structure, path: &str| field(structure, &[path]).map(|field| field.at);
+        let of_task = |path| at("task_struct", path);
+        let mut offsets = Offsets {
+            tasks: of_task("tasks")?,
+            thread_node: of_task("thread_node")?,
+            thread_head: at("signal_struct", "thread_head")?,
+            signal: of_task("signal")?,
+            pid: of_task("pid")?,
+            tgid: of_task("tgid")?,
+            comm: of_task("comm")?,
+            mm: of_task("mm")?,
+            stack: of_task("stack")?,
+            start_time: of_task("start_time")?,
+            stack_pointer: of_task("thread.sp")?,
+            parent: of_task("real_parent")?,
+            state: field("task_struct", &["__state", "state"])?,
+            exit_state: field("task_struct", &["exit_state"])?,
+            on_cpu: field("task_struct", &["on_cpu"])?,
+            flags: field("task_struct", &["flags"])?,
+            run_time: of_task("se.sum_exec_runtime")?,
+            switches: [of_task("nvcsw")?, of_task("nivcsw")?],
+            thread_pid: of_task("thread_pid")?,
+            cgroups: CgroupOffsets::of(btf),
+            pid_level: field("pid", &["level"])?,
+            pid_numbers: at("pid", "numbers")?,
+            upid_bytes: btf.bytes_of("upid").ok_or("upid")?,
+            upid_number: at("upid", "nr")?,
+            span: 0..0,
+        };
+        let [voluntary, involuntary] = offsets.switches;
+        let words = [
+            offsets.tasks,
+            offsets.thread_node,
+            offsets.signal,
+            offsets.pid,
+            offsets.tgid,
+            offsets.comm,
+            offsets.comm + 8,
+            offsets.mm,
+            offsets.stack,
+            offsets.start_time,
+            offsets.stack_pointer,
+            offsets.parent,
+            offsets.state.at,
+            offsets.exit_state.at,
+            offsets.on_cpu.at,
+            offsets.flags.at,
+            offsets.run_time,
+            voluntary,
+            involuntary,
+            offsets.thread_pid,
+            offsets.cgroups.map_or(offsets.pid, |cgroups| cgroups.of_task),
+        ];
+        let (start, end) = words.iter().fold((u32::MAX, 0), |(start, end), at| (start.min(*at), end.max(at + 8)));
+        if end > TASK_BYTES_MAX {
+            return Err(format!("task_struct of less than {end} bytes"));
+        }
+        offsets.span = start..end;
+        Ok(offsets)
+    }
+}
+
+/// What a task does, by the letters of `ps`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskState {
+    /// On a CPU, or waits for one.
+    Runnable,
+    /// Waits, and a signal wakes it.
+    Sleeping,
+    /// Waits, and no signal wakes it.
+    Blocked,
+    /// Stopped by a signal.
+    Stopped,
+    /// Stopped by a debugger.
+    Traced,
+    /// A kernel thread without work.
+    Idle,
+    /// Ended, and its parent has not waited for it yet.
+    Zombie,
+    /// Ended.
+    Dead,
+    /// In no state that is known.
+    Other,
+}
+
+impl TaskState {
+    /// From the numbers of the kernel (`include/linux/sched.h`: `TASK_*`, `EXIT_*`).
+    fn of(state: u64, exit: u64) -> TaskState {
+        const INTERRUPTIBLE: u64 = 1;
+        const UNINTERRUPTIBLE: u64 = 2;
+        const STOPPED: u64 = 4;
+        const TRACED: u64 = 8;
+        const DEAD: u64 = 0x80;
+        const NO_LOAD: u64 = 0x400;
+        const EXIT_DEAD: u64 = 0x10;
+        const EXIT_ZOMBIE: u64 = 0x20;
+        match (state, exit) {
+            (_, exit) if exit & EXIT_ZOMBIE != 0 => TaskState::Zombie,
+            (_, exit) if exit & EXIT_DEAD != 0 => TaskState::Dead,
+            (0, _) => TaskState::Runnable,
+            (state, _) if state & UNINTERRUPTIBLE != 0 && state & NO_LOAD != 0 => TaskState::Idle,
+            (state, _) if state & UNINTERRUPTIBLE != 0 => TaskState::Blocked,
+            (state, _) if state & INTERRUPTIBLE != 0 => TaskState::Sleeping,
+            (state, _) if state & TRACED != 0 => TaskState::Traced,
+            (state, _) if state & STOPPED != 0 => TaskState::Stopped,
+            (state, _) if state & DEAD != 0 => TaskState::Dead,
+            _ => TaskState::Other,
+        }
+    }
+
+    /// Its letter in `/proc/PID/stat`.
+    #[must_use]
+    pub fn letter(self) -> char {
+        match self {
+            TaskState::Runnable => 'R',
+            TaskState::Sleeping => 'S',
+            TaskState::Blocked => 'D',
+            TaskState::Stopped => 'T',
+            TaskState::Traced => 't',
+            TaskState::Idle => 'I',
+            TaskState::Zombie => 'Z',
+            TaskState::Dead => 'X',
+            TaskState::Other => '?',
+        }
+    }
+}
+
+/// A task: a thread of a process, or of the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Task {
+    /// Where its `task_struct` is.
+    pub address: u64,
+    /// Its thread ID, in the initial namespace.
+    pub tid: u32,
+    /// Its process ID, in the initial namespace.
+    pub pid: u32,
+    /// Its parent's `task_struct`.
+    pub parent: u64,
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub state: TaskState,
+    /// It runs on a CPU.
+    pub is_on_cpu: bool,
+    /// It is a thread of the kernel.
+    pub is_kernel_thread: bool,
+    /// Its address space, 0 without one.
+    pub mm: u64,
+    /// The lowest address of its kernel stack.
+    pub stack: u64,
+    /// Its stack pointer in the kernel, when it does not run.
+    pub stack_pointer: u64,
+    /// When it started: nanoseconds since the start of the guest, without times of suspension.
+    pub start_ns: u64,
+    /// Its CPU time.
+    pub cpu_ns: u64,
+    /// How often it left a CPU: by itself, and because it had to.
+    pub switches: [u64; 2],
+    /// Of its process ID in all namespaces.
+    thread_pid: u64,
+    /// Of its control groups.
+    cgroups: u64,
+}
+
+impl Task {
+    /// Reads a task. `None` if there is none at that address.
+    pub fn read(space: &Space<'_>, address: u64, offsets: &Offsets) -> Option<Task> {
+        if !is_pointer(address) {
+            return None;
+        }
+        let start = offsets.span.start;
+        let bytes = space.bytes(address.checked_add(u64::from(start))?, (offsets.span.end - start) as usize)?;
+        let word = |at: u32| word(&bytes, at - start);
+        let field = |field: Field| Field { at: field.at - start, ..field }.get(&bytes);
+        let half = |at: u32| number(&bytes, at - start, 4).and_then(|number| u32::try_from(number).ok());
+        const KERNEL_THREAD: u64 = 0x20_0000;
+        Some(Task {
+            address,
+            tid: half(offsets.pid)?,
+            pid: half(offsets.tgid)?,
+            parent: word(offsets.parent)?,
+            name: name_of(bytes.get((offsets.comm - start) as usize..)?.get(..NAME_BYTES)?),
+            state: TaskState::of(field(offsets.state)?, field(offsets.exit_state)?),
+            is_on_cpu: field(offsets.on_cpu)? != 0,
+            is_kernel_thread: field(offsets.flags)? & KERNEL_THREAD != 0,
+            mm: word(offsets.mm)?,
+            stack: word(offsets.stack)?,
+            stack_pointer: word(offsets.stack_pointer)?,
+            start_ns: word(offsets.start_time)?,
+            cpu_ns: word(offsets.run_time)?,
+            switches: [word(offsets.switches[0])?, word(offsets.switches[1])?],
+            thread_pid: word(offsets.thread_pid)?,
+            cgroups: offsets.cgroups.map_or(Some(0), |cgroups| word(cgroups.of_task))?,
+        })
+    }
+
+    /// Whether the task stood still between two reads of it.
+    #[must_use]
+    pub fn stood_still(&self, later: &Task) -> bool {
+        !self.is_on_cpu
+            && !later.is_on_cpu
+            && (self.tid, self.start_ns, self.switches, self.stack_pointer)
+                == (later.tid, later.start_ns, later.switches, later.stack_pointer)
+    }
+
+    /// Its thread ID in each namespace, the initial one first.
+    pub fn namespace_tids(&self, space: &Space<'_>, offsets: &Offsets) -> Option<Vec<u32>> {
+        if !is_pointer(self.thread_pid) {
+            return None;
+        }
+        let level = space.bytes(self.thread_pid, offsets.pid_level.at as usize + offsets.pid_level.bytes as usize)?;
+        let levels = Some(offsets.pid_level.get(&level)?).filter(|level| *level < NAMESPACES_MAX)? + 1;
+        let numbers = self.thread_pid + u64::from(offsets.pid_numbers);
+        let bytes = space.bytes(numbers, levels as usize * offsets.upid_bytes as usize)?;
+        let number = |index: u64| number(&bytes, index as u32 * offsets.upid_bytes + offsets.upid_number, 4);
+        (0..levels).map(|index| u32::try_from(number(index)?).ok()).collect()
+    }
+
+    /// The path of its control group of the unified hierarchy, "/" in the outermost.
+    pub fn cgroup(&self, space: &Space<'_>, offsets: &Offsets) -> Option<String> {
+        let of = offsets.cgroups?;
+        let follow =
+            |address: u64, at: u32| Some(space.word(address.checked_add(u64::from(at))?)?).filter(|to| is_pointer(*to));
+        let group = follow(Some(self.cgroups).filter(|set| is_pointer(*set))?, of.of_set)?;
+        let (mut node, mut names) = (follow(group, of.node)?, Vec::new());
+        while let Some(parent) = follow(node, of.parent) {
+            if names.len() == CGROUP_DEPTH_MAX {
+                return None;
+            }
+            names.push(space.text(follow(node, of.name)?, CGROUP_NAME_BYTES_MAX)?);
+            node = parent;
+        }
+        Some(names.iter().rev().fold(String::new(), |path, name| path + "/" + name))
+            .map(|path| if path.is_empty() { "/".to_owned() } else { path })
+    }
+}
+
+/// A task's name by its bytes.
+#[must_use]
+pub fn name_of(comm: &[u8]) -> String {
+    let end = comm.iter().position(|byte| *byte == 0).unwrap_or(comm.len());
+    String::from_utf8_lossy(&comm[..end]).into_owned()
+}
+
+pub(super) fn is_pointer(address: u64) -> bool {
+    address >= KERNEL_START && address.is_multiple_of(8)
+}
+
+/// The tasks of a guest at about one time.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tasks {
+    /// Processes in the order of the kernel's list, each with its threads. The idle tasks are not among them.
+    pub tasks: Vec<Task>,
+    /// How often a list changed where it was read, so that this was read again.
+    pub torn: u32,
+    /// Processes of which the threads changed at each attempt: they are left out.
+    pub left_out: u32,
+}
+
+/// Lists all tasks of a running guest. `None` if the kernel has no such list.
+pub fn list(kernel: &Kernel, memory: &dyn Physical, offsets: &Offsets) -> Option<Tasks> {
+    let first = kernel.symbols.address("init_task")?;
+    let (space, mut found) = (kernel.space(memory), Tasks::default());
+    for node in nodes(&space, first.wrapping_add(u64::from(offsets.tasks)), &mut found.torn)? {
+        let leader = node.wrapping_sub(u64::from(offsets.tasks));
+        match (0..ATTEMPTS_MAX).find_map(|_| threads(&space, leader, offsets, &mut found.torn)) {
+            Some(threads) => found.tasks.extend(threads),
+            // It has ended meanwhile, or its threads have no rest.
+            None if is_zombie_or_gone(&space, leader, offsets) => {}
+            None => found.left_out += 1,
+        }
+        if found.tasks.len() > TASKS_MAX {
+            return None;
+        }
+    }
+    Some(found)
+}
+
+fn is_zombie_or_gone(space: &Space<'_>, leader: u64, offsets: &Offsets) -> bool {
+    let task = Task::read(space, leader, offsets);
+    task.is_none_or(|task| matches!(task.state, TaskState::Zombie | TaskState::Dead))
+}
+
+/// The threads of a process. `None` if what was read is no list of threads of one process.
+fn threads(space: &Space<'_>, leader: u64, offsets: &Offsets, torn: &mut u32) -> Option<Vec<Task>> {
+    let signal = space.word(leader.checked_add(u64::from(offsets.signal))?).filter(|signal| is_pointer(*signal))?;
+    let mut found: Vec<Task> = Vec::new();
+    for node in nodes(space, signal.wrapping_add(u64::from(offsets.thread_head)), torn)? {
+        let task = Task::read(space, node.checked_sub(u64::from(offsets.thread_node))?, offsets)?;
+        if found.first().is_some_and(|first| first.pid != task.pid) {
+            *torn += 1;
+            return None;
+        }
+        found.push(task);
+    }
+    Some(found)
+}
+
+/// The addresses of the nodes of a circular list, without its head. Where a node is not its successor's predecessor, it was removed, or another
+/// one inserted behind it, in that moment: the walk goes back to a node that is still in the list.
+fn nodes(space: &Space<'_>, head: u64, torn: &mut u32) -> Option<Vec<u64>> {
+    /// How often a walk goes back.
+    const BACK_MAX: u32 = 1 << 16;
+    let next = |node: u64| {
+        let next = space.word(node).filter(|next| is_pointer(*next))?;
+        (space.word(next.checked_add(8)?)? == node).then_some(next)
+    };
+    let (mut found, mut way, mut back) = (Vec::new(), vec![head], 0);
+    loop {
+        let node = *way.last()?;
+        match next(node) {
+            Some(next) if next == head => return Some(found),
+            Some(next) => {
+                found.push(next);
+                way.push(next);
+            }
+            None => {
+                (*torn, back) = (*torn + 1, back + 1);
+                if way.len() > 1 {
+                    way.pop();
+                }
+            }
+        }
+        if found.len() > TASKS_MAX || back > BACK_MAX || (back > ATTEMPTS_MAX && way.len() == 1) {
+            return None;
+        }
+    }
+}
