@@ -81,6 +81,10 @@ fn is_undefined(line: &str) -> bool {
     line.is_empty() || line.starts_with("U ") || line.starts_with("w ") || line.starts_with("v ")
 }
 
+fn is_function(kind: char) -> bool {
+    matches!(kind, 't' | 'T' | 'w' | 'W' | 'i')
+}
+
 impl SymbolMap {
     /// Reads a map. `keep_symbols` names data or code symbols whose addresses are needed later.
     pub fn parse(bytes: &[u8], keep_symbols: &[&str]) -> Result<SymbolMap, ImageError> {
@@ -106,10 +110,7 @@ impl SymbolMap {
             if keep_symbols.contains(&line.name) {
                 map.kept.push((line.name.to_owned(), line.address));
             }
-            if matches!(line.kind, 't' | 'T' | 'w' | 'W' | 'i')
-                && line.address != 0
-                && map.functions.len() < SYMBOLS_MAX
-            {
+            if is_function(line.kind) && line.address != 0 && map.functions.len() < SYMBOLS_MAX {
                 map.add(&line, &mut order);
             }
         }
@@ -121,6 +122,30 @@ impl SymbolMap {
         }
         map.sort(order);
         Ok(map)
+    }
+
+    /// The functions of a kernel, from its own tables: address, kind as in the output of `nm`, name, and the module or "". Of several names for an
+    /// address the first counts, as for the kernel itself.
+    pub fn of_kernel<'a>(
+        symbols: impl Iterator<Item = (u64, u8, &'a str, &'a str)>,
+        keep_symbols: &[&str],
+    ) -> SymbolMap {
+        let mut map = SymbolMap { modules: vec![String::new()], ..SymbolMap::default() };
+        let mut order = Vec::new();
+        for (index, (address, kind, name, module)) in symbols.enumerate() {
+            if module.is_empty() && keep_symbols.contains(&name) {
+                map.kept.push((name.to_owned(), address));
+            }
+            let line = Line { address, bytes: 0, kind: char::from(kind), name, module };
+            if is_function(line.kind) && address != 0 && !name.is_empty() && map.functions.len() < SYMBOLS_MAX {
+                map.add(&line, &mut order);
+                if let Some((.., rank)) = order.last_mut() {
+                    *rank = index;
+                }
+            }
+        }
+        map.sort(order);
+        map
     }
 
     fn add(&mut self, line: &Line<'_>, order: &mut Vec<(u64, bool, usize)>) {

@@ -21,6 +21,8 @@ use glass_profiler_guests::{GuestError, Source, SymbolFile, VmSettings, is_boot_
 const STACK_BYTES: u32 = 24 << 10;
 /// The same of a process. The upload queue needs 25 KiB (2026-11-26), as a process where a body is received.
 const PROCESS_STACK_BYTES: u32 = 28 << 10;
+/// Where the symbols are if no file is named: a Linux has its own in its RAM.
+const IN_RAM: &str = "the guest's RAM";
 /// Samples per second of a process, which is not stopped for them.
 const PROCESS_RATE_HZ: u32 = 997;
 
@@ -283,7 +285,7 @@ fn process(request: &Request, pid: u32) -> Result<Target, TargetError> {
 }
 
 /// How a VM is sampled, and the names of its symbol files; `known` is one that needs not be given.
-fn vm_settings(request: &Request, known: Option<&Path>, what: &str) -> Result<(VmSettings, String), TargetError> {
+fn vm_settings(request: &Request, known: Option<&Path>) -> Result<(VmSettings, String), TargetError> {
     let refuse = |sentence: String| Err(TargetError::Request(sentence));
     let mut symbols = request.symbols.clone();
     let boot_image = known.filter(|file| symbols.is_empty() && is_boot_image(file)).map(Path::to_owned);
@@ -298,11 +300,8 @@ fn vm_settings(request: &Request, known: Option<&Path>, what: &str) -> Result<(V
             symbols.push(elf.to_owned().into());
             symbols.extend(of_c_program(elf));
         }
-        (None, None, _) => {
-            return refuse(format!(
-                "what {what} runs is unknown: give the guest's ELF file or System.map with --symbols"
-            ));
-        }
+        // A Linux has its symbols in its RAM.
+        (None, None, _) => {}
     }
     let files: Vec<String> = symbols.iter().map(|file| file.path.display().to_string()).collect();
     let settings = VmSettings {
@@ -311,13 +310,16 @@ fn vm_settings(request: &Request, known: Option<&Path>, what: &str) -> Result<(V
         boot_image,
         vcpus: request.vcpus.clone(),
         force: request.force_symbols,
+        // Who says where a kernel is means that one.
+        files_only: request.load_address.is_some(),
     };
-    Ok((settings, files.join(", ")))
+    let files = if files.is_empty() { IN_RAM.to_owned() } else { files.join(", ") };
+    Ok((settings, files))
 }
 
 /// A guest in a file.
 fn dump(request: &Request, file: &Path) -> Result<Target, TargetError> {
-    let (settings, files) = vm_settings(request, None, &format!("the guest in {}", file.display()))?;
+    let (settings, files) = vm_settings(request, None)?;
     let enter = request.launcher.as_ref().and_then(|launcher| launcher.before_parsing);
     let (source, opened) = DumpedVm::open_and_enter(file, settings, enter)?;
     let name = file.file_name().unwrap_or_default().to_string_lossy();
@@ -337,7 +339,7 @@ fn dump(request: &Request, file: &Path) -> Result<Target, TargetError> {
 /// A domain of Xen.
 fn domain(request: &Request, name: &str, force: bool) -> Result<Target, TargetError> {
     let domain = domains::find(name, force)?;
-    let (settings, files) = vm_settings(request, domain.kernel.as_deref(), &format!("domain {}", domain.name))?;
+    let (settings, files) = vm_settings(request, domain.kernel.as_deref())?;
     let rate_hz = request.rate_hz.unwrap_or(xen::DEFAULT_RATE_HZ);
     let (source, opened) = choose::attach_domain(&domain, force, settings, rate_hz, request.launcher.as_ref())?;
     let title = format!("{} (domain {} of Xen, {})", domain.name, domain.id, domain.kind);
@@ -358,7 +360,7 @@ fn vm_target(request: &Request, vm: &Vm) -> Result<Target, TargetError> {
     if let Some(error) = choose::plan(vm, request.wanted()).refusal() {
         return Err(error.into());
     }
-    let (settings, files) = vm_settings(request, vm.elf.as_deref(), &format!("the VM in process {}", vm.pid))?;
+    let (settings, files) = vm_settings(request, vm.elf.as_deref())?;
     let Attached { source, backend, rate_hz, passed_over, opened } = choose::attach(
         vm,
         request.wanted(),
@@ -394,9 +396,9 @@ mod tests {
         bytes.extend(b"HdrS");
         fs::write(&path, bytes).unwrap();
         let mut request = Request::new(Subject::Process(7));
-        let settings = |request: &Request| vm_settings(request, Some(&path), "the VM").unwrap();
+        let settings = |request: &Request| vm_settings(request, Some(&path)).unwrap();
         let (nameless, files) = settings(&request);
-        assert_eq!((nameless.symbols.len(), nameless.boot_image.as_ref(), files.as_str()), (0, Some(&path), ""));
+        assert_eq!((nameless.symbols.len(), nameless.boot_image.as_ref(), files.as_str()), (0, Some(&path), IN_RAM));
         request.symbols = vec![SymbolFile::parse("System.map").unwrap()];
         let (named, files) = settings(&request);
         assert_eq!((named.symbols.len(), named.boot_image, files.as_str()), (1, None, "System.map"));

@@ -5,6 +5,7 @@
 //! sides may be in two processes ([`remote`](crate::backends::remote)).
 
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::time::Duration;
 
 use glass_profiler_core::arch::x86_64::paging::Paging;
@@ -12,6 +13,7 @@ use glass_profiler_core::event::Event;
 
 use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
+use crate::memory::Machine;
 use crate::systems::image::{VmImage, is_about_symbols};
 use crate::systems::plan::CopyPlan;
 use crate::{Attempt, Counts, Flow, Guest, Source, Taken};
@@ -82,10 +84,11 @@ pub struct KnownVm<V> {
 }
 
 impl<V: VmAccess> KnownVm<V> {
-    /// Finds what a VM runs, and has its samples be made by that. Detaches if it runs something else.
-    pub(crate) fn of(vm: V, image: VmImage) -> Result<KnownVm<V>, GuestError> {
+    /// Finds what a VM runs, and has its samples be made by that. Detaches if it runs something else. `memories` are those that may be the RAM, as
+    /// far as this process can read them by itself, in the order of [`VmAccess::memories`].
+    pub(crate) fn of(vm: V, image: VmImage, memories: &[Arc<dyn Machine>]) -> Result<KnownVm<V>, GuestError> {
         let mut known = KnownVm { vm, image, warnings: Vec::new() };
-        let found = known.find();
+        let found = known.find(memories);
         if found.is_err() {
             known.vm.give_up();
         }
@@ -97,7 +100,22 @@ impl<V: VmAccess> KnownVm<V> {
         self.warnings.extend(text);
     }
 
-    fn find(&mut self) -> Result<(), GuestError> {
+    fn find(&mut self, memories: &[Arc<dyn Machine>]) -> Result<(), GuestError> {
+        match self.image.find_in_ram(memories)? {
+            Some((memory, warning)) => {
+                if self.vm.memories() > 0 {
+                    self.vm.choose_memory(memory)?;
+                }
+                self.warnings.extend(warning);
+            }
+            None => self.find_by_vcpus()?,
+        }
+        self.vm.set_plan(self.image.plan())?;
+        self.warnings.extend(self.image.prepare());
+        Ok(())
+    }
+
+    fn find_by_vcpus(&mut self) -> Result<(), GuestError> {
         let mut attempts = 1;
         let found = loop {
             match self.attempt() {
@@ -117,8 +135,6 @@ impl<V: VmAccess> KnownVm<V> {
                 .warnings
                 .push("no vCPU of the VM has been started yet, so its symbols could not be checked".to_owned()),
         }
-        self.vm.set_plan(self.image.plan())?;
-        self.warnings.extend(self.image.prepare());
         Ok(())
     }
 
@@ -374,7 +390,7 @@ ffffffff8100c000 T _end
         settings.symbols[0].address = address;
         let image = VmImage::load(GuestKind::Vm { vmm: 1 }, "a guest", settings)?;
         let fake = Fake { memory, interrupt_table: Some(INTERRUPT_TABLE), plan: None, waits: Cell::new(0) };
-        KnownVm::of(fake, image)
+        KnownVm::of(fake, image, &[])
     }
 
     /// A guest that computed in a process was refused after 20 attempts, as if the map were that of another kernel (2026-11-25).

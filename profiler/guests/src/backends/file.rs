@@ -6,8 +6,10 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use glass_profiler_core::arch::x86_64::mode::CR0_PROTECTION;
@@ -24,7 +26,7 @@ use crate::arch::x86_64::note::parse_state;
 use crate::error::GuestError;
 use crate::files::OpenedFiles;
 use crate::find::vcpus::{VCPUS_MAX, choose_vcpus};
-use crate::memory::AddressSpace;
+use crate::memory::{AddressSpace, Machine};
 use crate::sys::monotonic_ns;
 use crate::systems::image::{VmImage, VmSettings};
 use crate::systems::plan::{CopyPlan, HeldCore};
@@ -52,6 +54,20 @@ struct Piece {
 struct FileRam {
     file: File,
     pieces: Vec<Piece>,
+}
+
+impl Machine for FileRam {
+    fn ranges(&self) -> Vec<Range<u64>> {
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for piece in &self.pieces {
+            let end = piece.address.saturating_add(piece.bytes);
+            let start = ranges.last().map_or(0, |last| last.end).max(piece.address);
+            if start < end {
+                ranges.push(start..end);
+            }
+        }
+        ranges
+    }
 }
 
 impl Physical for FileRam {
@@ -90,7 +106,7 @@ impl HeldCore for Core<'_> {
 
 /// A guest in a file.
 pub struct DumpedVm {
-    ram: FileRam,
+    ram: Arc<FileRam>,
     cores: Vec<(usize, CoreState)>,
     image: VmImage,
     plan: CopyPlan,
@@ -205,12 +221,15 @@ impl DumpedVm {
         let cores: Vec<_> = wanted.into_iter().map(|index| (index, parts.cores[index])).collect();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let mut image = VmImage::load_of(GuestKind::File, &name, settings, &opened)?;
-        let ram = FileRam { file, pieces: parts.pieces };
+        let ram = Arc::new(FileRam { file, pieces: parts.pieces });
         let mut warnings: Vec<String> = gap.into_iter().chain(parts.warning).collect();
         // A core that was never started has no address space in which the image could be.
         let started = cores.iter().map(|(_, state)| *state).find(|state| state.paging.cr0 & CR0_PROTECTION != 0);
-        if let Some(state) = started {
-            let read = |paging, address, into: &mut [u8]| Ok(Translator::new(paging).read(&ram, address, into));
+        if let Some((_, warning)) = image.find_in_ram(&[Arc::clone(&ram) as Arc<dyn Machine>])? {
+            warnings.extend(warning);
+            warnings.extend(image.prepare());
+        } else if let Some(state) = started {
+            let read = |paging, address, into: &mut [u8]| Ok(Translator::new(paging).read(&*ram, address, into));
             warnings.extend(image.check(&state, read)?);
             warnings.extend(image.prepare());
         }

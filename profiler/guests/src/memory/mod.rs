@@ -16,10 +16,33 @@ pub use ram::{MemorySource, Ram};
 
 pub(crate) use evidence::InUse;
 
+use std::sync::Arc;
+
 use crate::error::GuestError;
 
 /// The RAM of a VM as a file.
 pub type RamFile = Ram;
+
+/// The physical memory of a guest, from which it is known where there is any.
+pub trait Machine: Physical + Send + Sync {
+    /// The ranges of physical addresses that may have been written to, by address, none on another.
+    fn ranges(&self) -> Vec<std::ops::Range<u64>>;
+}
+
+impl Machine for Ram {
+    fn ranges(&self) -> Vec<std::ops::Range<u64>> {
+        Ram::ranges(self)
+    }
+}
+
+/// What may be the RAM of a VMM's guest, the most probable first, to be read from now on without rights over the VMM; none if they are missing.
+pub(crate) fn memories_of(pid: u32) -> Vec<Arc<dyn Machine>> {
+    let Ok(mut candidates) = Ram::candidates(pid) else { return Vec::new() };
+    if candidates.iter_mut().any(|ram| ram.open_for_reading().is_err()) {
+        return Vec::new();
+    }
+    candidates.into_iter().map(|ram| Arc::new(ram) as Arc<dyn Machine>).collect()
+}
 
 /// The memory of a guest as a core of it sees it.
 pub trait AddressSpace {

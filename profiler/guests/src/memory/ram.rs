@@ -206,8 +206,11 @@ impl Ram {
         let of_piece = |piece: &Piece| {
             let (file, start) = match &*self.backings[piece.backing] {
                 Backing::Mapped(_, file) => (file, piece.offset),
-                Backing::File(file, start) => (file, start + piece.offset),
-                Backing::Process { .. } => return vec![piece.address..piece.address + piece.bytes],
+                Backing::File(file, start) if file.metadata().is_ok_and(|file| file.len() > 0) => {
+                    (file, start + piece.offset)
+                }
+                // The memory of a process.
+                Backing::File(..) | Backing::Process { .. } => return vec![piece.address..piece.address + piece.bytes],
             };
             let data = data_of(file, start..start + piece.bytes);
             data.into_iter()
@@ -230,7 +233,7 @@ impl Ram {
 
 /// The parts of a range of a file that are no holes, as far as its file system shows them.
 fn data_of(file: &File, range: std::ops::Range<u64>) -> Vec<std::ops::Range<u64>> {
-    /// The memory of a process has no holes that could be asked for, and a file may have any number.
+    /// A file may have any number of holes.
     const PARTS_MAX: usize = 1 << 16;
     let (mut parts, mut at) = (Vec::new(), range.start);
     while at < range.end {
@@ -328,6 +331,16 @@ impl Ram {
             (Backing::File(file, start), offset) => file.write_all_at(&bytes, start + offset),
             (Backing::Process { .. }, _) => Err(io::Error::other("it was not opened for writing")),
         }
+    }
+
+    /// Opens it for reading, which needs the rights over the VMM; from then on reading does not.
+    pub(crate) fn open_for_reading(&mut self) -> io::Result<()> {
+        for backing in &mut self.backings {
+            if let Backing::Process { space, host } = &**backing {
+                *backing = Arc::new(Backing::File(File::open(format!("/proc/{}/mem", space.pid))?, *host));
+            }
+        }
+        Ok(())
     }
 
     /// Opens it for reading and writing, which needs the rights over the VMM; from then on neither does. For sampling it is opened to be

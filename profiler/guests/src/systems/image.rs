@@ -16,8 +16,8 @@ use glass_profiler_core::image::Image;
 use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
 use crate::files::OpenedFiles;
-use crate::memory::AddressSpace;
-use crate::systems::linux::{self, Linux};
+use crate::memory::{AddressSpace, Machine};
+use crate::systems::linux::{self, InRam, Linux};
 use crate::systems::plan::{CopyPlan, GUEST, SPACE};
 use crate::systems::relocated;
 use crate::systems::symbols::{self, GuestProgram, SymbolFile};
@@ -38,12 +38,21 @@ pub struct VmSettings {
     pub boot_image: Option<PathBuf>,
     /// Symbols that do not fit what the guest runs are used all the same, with a warning.
     pub force: bool,
+    /// The symbols of a Linux are used as given, although its RAM may have them.
+    pub files_only: bool,
 }
 
 impl VmSettings {
     /// All vCPUs of a guest that runs `symbols`.
     pub fn new(stack_bytes: u32, symbols: PathBuf) -> VmSettings {
-        VmSettings { stack_bytes, symbols: vec![symbols.into()], boot_image: None, vcpus: Vec::new(), force: false }
+        VmSettings {
+            stack_bytes,
+            symbols: vec![symbols.into()],
+            boot_image: None,
+            vcpus: Vec::new(),
+            force: false,
+            files_only: false,
+        }
     }
 }
 
@@ -56,6 +65,8 @@ pub(crate) struct VmImage {
     cores: Option<u64>,
     /// The kernel, if the guest is a Linux, once it has been looked at; by its place in `programs`.
     linux: Option<(usize, Linux)>,
+    /// The same, if it was found in the guest's RAM.
+    in_ram: Option<InRam>,
 }
 
 impl VmImage {
@@ -76,7 +87,34 @@ impl VmImage {
         let cores = programs.iter().find_map(|program| {
             program.landmark(formats::CORES_SYMBOL).map(|address| address.wrapping_add(program.bias.get()))
         });
-        Ok(VmImage { guest, programs, settings, cores, linux: None })
+        Ok(VmImage { guest, programs, settings, cores, linux: None, in_ram: None })
+    }
+
+    /// Searches the guest's RAM, one of these memories, for a Linux kernel, if nothing else is known of the guest. Returns which of the memories
+    /// has it, and a warning for what could not be done; nothing needs to be [checked](VmImage::check) then.
+    ///
+    /// # Errors
+    /// There is no kernel, and nothing else from which code could get names.
+    pub(crate) fn find_in_ram(
+        &mut self,
+        memories: &[Arc<dyn Machine>],
+    ) -> Result<Option<(usize, Option<String>)>, GuestError> {
+        // No more is known than the names of a kernel, which has them itself.
+        let may_be_linux = self.programs.iter().all(|program| program.elf.is_none() && program.is_linux());
+        if !may_be_linux || self.settings.files_only {
+            return Ok(None);
+        }
+        let Some((memory, in_ram)) = InRam::find(memories) else {
+            let is_nameless = self.programs.is_empty() && self.settings.boot_image.is_none();
+            return if is_nameless { Err(unknown(memories.is_empty())) } else { Ok(None) };
+        };
+        let program = in_ram.program();
+        let mut linux = in_ram.linux(&program)?;
+        let warning = linux.warning.take();
+        self.programs = vec![program];
+        self.linux = Some((0, linux));
+        self.in_ram = Some(in_ram);
+        Ok(Some((memory, warning)))
     }
 
     /// Compares the images with what the guest has in memory, finds a kernel that has moved, and copies the unwind tables
@@ -156,7 +194,12 @@ impl VmImage {
     /// Does what [`check`](VmImage::check) has left for when the guest runs again; returns a warning for what could
     /// not be done.
     pub(crate) fn prepare(&mut self) -> Option<String> {
-        self.linux.as_mut()?.1.parse()
+        let (index, linux) = self.linux.as_mut()?;
+        let warning = linux.parse();
+        if let (Some(in_ram), Some(orc)) = (&self.in_ram, &linux.orc) {
+            self.programs[*index].module_tables = in_ram.module_tables(orc);
+        }
+        warning
     }
 
     /// What the half that stops the VM needs, once [`check`](VmImage::check) has passed.
@@ -209,6 +252,15 @@ impl<R: FnMut(Paging, u64, &mut [u8]) -> Result<usize, GuestError>> AddressSpace
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<usize, GuestError> {
         (self.read)(self.paging, address, into)
     }
+}
+
+/// Nothing is known of a guest.
+fn unknown(has_no_memory: bool) -> GuestError {
+    let why =
+        if has_no_memory { "its RAM cannot be read from outside" } else { "no Linux kernel was found in its RAM" };
+    GuestError::KernelNotFound(format!(
+        "what the VM runs is unknown: {why}; give the guest's ELF file or System.map with --symbols, or record again once it has booted"
+    ))
 }
 
 /// Whether an error is that symbols and guest do not fit.

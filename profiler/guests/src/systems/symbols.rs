@@ -78,7 +78,7 @@ pub(crate) struct GuestProgram {
     /// The ELF file, with the roots of the map that belongs to it.
     pub(crate) elf: Option<Arc<Image>>,
     pub(crate) map: Option<Arc<SymbolMap>>,
-    has_names: bool,
+    pub(crate) has_names: bool,
     /// The addresses that it was linked for.
     pub(crate) linked: Range<u64>,
     /// Its load address, if the user gives it.
@@ -87,6 +87,8 @@ pub(crate) struct GuestProgram {
     pub(crate) is_right: bool,
     /// What is added to linked addresses.
     pub(crate) bias: Cell<u64>,
+    /// The unwind tables of modules of its map, by the modules' names.
+    pub(crate) module_tables: Vec<(String, Arc<OrcTable>)>,
 }
 
 impl GuestProgram {
@@ -137,7 +139,8 @@ impl GuestProgram {
                     continue;
                 }
                 end = range.end;
-                let image = Arc::new(Image::of_map(map, range.clone(), None));
+                let table = self.module_tables.iter().find(|(name, _)| name == module).map(|(_, table)| table.clone());
+                let image = Arc::new(Image::of_map(map, range.clone(), table));
                 let names = vec![NamesFrom::Map(map.clone())];
                 let program = Program::new(Parts { name: module.to_owned(), image, names, is_whole: false, is_kernel });
                 placed.push((range, 0, program));
@@ -194,7 +197,7 @@ fn read(path: &Path, opened: &OpenedFiles) -> Result<Content, GuestError> {
     Ok(Content::Elf { image, has_names })
 }
 
-fn map_range(map: &SymbolMap) -> Range<u64> {
+pub(super) fn map_range(map: &SymbolMap) -> Range<u64> {
     // A list of modules alone has no part without a name.
     map.modules().into_iter().min_by_key(|(module, _)| !module.is_empty()).map_or(0..0, |(_, range)| range)
 }
@@ -211,7 +214,18 @@ pub(crate) fn load(files: &[SymbolFile], opened: &OpenedFiles) -> Result<Vec<Gue
                 let linked = image.linked_range();
                 let elf = Some(Arc::from(image));
                 let (map, bias) = (None, Cell::default());
-                programs.push(GuestProgram { path, elf, map, has_names, linked, address, is_right, bias });
+                let module_tables = Vec::new();
+                programs.push(GuestProgram {
+                    path,
+                    elf,
+                    map,
+                    has_names,
+                    linked,
+                    address,
+                    is_right,
+                    bias,
+                    module_tables,
+                });
             }
             Content::Map(map) => maps.push((path, map, address)),
         }
@@ -236,6 +250,7 @@ pub(crate) fn load(files: &[SymbolFile], opened: &OpenedFiles) -> Result<Vec<Gue
                 address,
                 is_right: false,
                 bias: Cell::default(),
+                module_tables: Vec::new(),
             }),
         }
     }
@@ -306,6 +321,7 @@ mod tests {
             address: None,
             is_right: false,
             bias: Cell::default(),
+            module_tables: Vec::new(),
         }
         .is_linux()
     }

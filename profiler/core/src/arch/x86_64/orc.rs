@@ -251,6 +251,12 @@ impl OrcTable {
         Ok(OrcTable { base, offsets, entries: entries.to_vec(), layout, numbering })
     }
 
+    /// The table of a module of the kernel that has this one: written alike, and too small to show how.
+    pub fn parse_of_module(&self, address: u64, addresses: &[u8], entries: &[u8]) -> Result<OrcTable, OrcError> {
+        let table = OrcTable::parse(address, addresses, entries)?;
+        Ok(OrcTable { layout: self.layout, numbering: self.numbering, ..table })
+    }
+
     /// A table of addresses and their entries, in any order.
     pub fn of_entries(mut found: Vec<(u64, [u8; ENTRY_BYTES])>) -> Result<OrcTable, OrcError> {
         // Where a function ends and another begins, the entry of the latter counts.

@@ -38,6 +38,7 @@ use crate::find::Vm;
 use crate::find::vcpus::choose_vcpus;
 use crate::memory::AddressSpace;
 use crate::memory::Ram;
+use crate::memory::memories_of;
 use crate::sys::monotonic_ns;
 use crate::systems::image::VmImage;
 pub use crate::systems::image::VmSettings;
@@ -141,7 +142,7 @@ impl QemuVm {
     pub fn attach(vm: &Vm, settings: VmSettings) -> Result<KnownVm<QemuVm>, GuestError> {
         let vcpus = settings.vcpus.clone();
         let image = VmImage::load(GuestKind::Vm { vmm: vm.pid }, &vm.name, settings)?;
-        KnownVm::of(QemuVm::connect(vm, &vcpus)?, image)
+        KnownVm::of(QemuVm::connect(vm, &vcpus)?, image, &memories_of(vm.pid))
     }
 
     /// Connects, for samples of these vCPUs, of all if none is given. What the VM runs is not known yet.

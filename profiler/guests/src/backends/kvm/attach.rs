@@ -22,7 +22,7 @@ use crate::find::Vm;
 use crate::find::vcpus;
 use crate::find::vcpus::Descriptor;
 use crate::find::vcpus::is_wanted;
-use crate::memory::{AddressSpace, InUse, LiveSpace, Ram};
+use crate::memory::{AddressSpace, InUse, LiveSpace, Ram, memories_of};
 use crate::sys::arch::CAN_CALL_AGAIN;
 use crate::sys::{ChildSignals, Process, kvm_extension, monotonic_ns};
 use crate::systems::image::{VmImage, VmSettings};
@@ -77,7 +77,7 @@ impl KvmVm {
     ) -> Result<KnownVm<KvmVm>, GuestError> {
         let vcpus = settings.vcpus.clone();
         let image = VmImage::load(GuestKind::Vm { vmm: vm.pid }, &vm.name, settings)?;
-        KnownVm::of(prepare(KvmVm::seize(vm.pid, &vcpus)?), image)
+        KnownVm::of(prepare(KvmVm::seize(vm.pid, &vcpus)?), image, &memories_of(vm.pid))
     }
 
     /// Traces the threads of these vCPUs, of all if none is given. What the VM runs is not known yet.

@@ -13,6 +13,7 @@ use crate::backends::access::{KnownVm, View, VmAccess};
 use crate::bytes::MESSAGE_BYTES_MAX;
 use crate::error::GuestError;
 use crate::files::OpenedFiles;
+use crate::memory::memories_of;
 use crate::sys::{Packets, Received};
 use crate::systems::image::VmImage;
 use crate::systems::plan::CopyPlan;
@@ -282,10 +283,12 @@ pub fn attach(
 ) -> Result<(KnownVm<RemoteVm>, OpenedFiles), GuestError> {
     let opened = OpenedFiles::open(settings.symbols.iter().map(|file| file.path.as_path()));
     let task = Task { subject, rate_hz, with_vmm, vcpus: settings.vcpus.clone() };
+    // What the guest runs may be found there; before the rights over the VMM are given up.
+    let memories = kind.pid().map(memories_of).unwrap_or_default();
     let vm = RemoteVm::start(launcher, &task)?;
     let warning = launcher.before_parsing.and_then(|before_parsing| before_parsing());
     let image = VmImage::load_of(kind, name, settings, &opened)?;
-    let mut known = KnownVm::of(vm, image)?;
+    let mut known = KnownVm::of(vm, image, &memories)?;
     known.warn(warning);
     Ok((known, opened))
 }

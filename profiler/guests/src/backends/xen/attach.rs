@@ -41,7 +41,8 @@ impl XenDomain {
         let vcpus = settings.vcpus.clone();
         // Its guardian is a copy of our memory, which has little in it yet.
         let attached = XenDomain::open(domain, &vcpus, force)?;
-        KnownVm::of(attached, VmImage::load(GuestKind::XenDomain { id: domain.id }, &domain.name, settings)?)
+        let image = VmImage::load(GuestKind::XenDomain { id: domain.id }, &domain.name, settings)?;
+        KnownVm::of(attached, image, &[])
     }
 
     /// Gets ready to sample these vCPUs, all if none is given. What the domain runs is not known yet.

@@ -102,7 +102,7 @@ impl Seen {
 }
 
 fn settings(map: &Path) -> VmSettings {
-    VmSettings::new(16 << 10, map.to_owned())
+    VmSettings { files_only: true, ..VmSettings::new(16 << 10, map.to_owned()) }
 }
 
 /// What the guest has printed of its symbols.

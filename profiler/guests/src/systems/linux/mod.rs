@@ -1,6 +1,8 @@
 //! A Linux guest: the distance of its kernel from its map's addresses (KASLR), the unwind tables in its
 //! memory, and whether a core waits for work.
 
+mod in_ram;
+
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -14,6 +16,8 @@ use crate::memory::AddressSpace;
 use crate::systems::landmarks::{BANNER, DIVIDE, ORC};
 use crate::systems::plan::LinuxPlan;
 use crate::systems::symbols::GuestProgram;
+
+pub(crate) use in_ram::InRam;
 
 const BANNER_TEXT: &[u8] = b"Linux version ";
 /// Where every x86-64 kernel since 4.15 maps its interrupt table, whatever its slide

@@ -1,0 +1,75 @@
+//! A Linux guest by what is in its RAM: no file is needed, and no vCPU is stopped.
+
+use std::cell::Cell;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use glass_profiler_core::arch::x86_64::orc::OrcTable;
+use glass_profiler_core::linux::btf::Btf;
+use glass_profiler_core::linux::kernel::Kernel;
+use glass_profiler_core::linux::modules::{self, Module};
+use glass_profiler_core::map::SymbolMap;
+
+use super::Linux;
+use crate::error::GuestError;
+use crate::memory::{LiveSpace, Machine};
+use crate::systems::landmarks;
+use crate::systems::symbols::{GuestProgram, map_range};
+
+/// A kernel in the RAM of its VM.
+pub(crate) struct InRam {
+    memory: Arc<dyn Machine>,
+    kernel: Kernel,
+    modules: Vec<Module>,
+}
+
+impl InRam {
+    /// Searches memories, any of which may be the guest's. Returns which of them has a kernel, and that.
+    pub(crate) fn find(memories: &[Arc<dyn Machine>]) -> Option<(usize, InRam)> {
+        memories.iter().enumerate().find_map(|(index, memory)| {
+            let kernel = Kernel::find(&**memory, &memory.ranges())?;
+            let types = kernel.types(&**memory);
+            let types = types.as_deref().and_then(|types| Btf::parse(types, None));
+            let offsets = types.as_ref().and_then(|types| modules::Offsets::of(types).ok());
+            let modules = offsets.and_then(|offsets| modules::list(&kernel, &**memory, &offsets)).unwrap_or_default();
+            Some((index, InRam { memory: Arc::clone(memory), kernel, modules }))
+        })
+    }
+
+    /// The kernel with its modules, as a program that is where it runs.
+    pub(crate) fn program(&self) -> GuestProgram {
+        let own = self.kernel.symbols.symbols().filter(|symbol| symbol.address >= self.kernel.text);
+        let own = own.map(|symbol| (symbol.address, symbol.kind, symbol.name, ""));
+        let of_modules = self.modules.iter().flat_map(|module| {
+            module.symbols.iter().map(|(address, name)| (*address, b't', name.as_str(), module.name.as_str()))
+        });
+        let map = SymbolMap::of_kernel(own.chain(of_modules), &landmarks::all());
+        let linked = map_range(&map);
+        GuestProgram {
+            path: PathBuf::from(format!("linux-{}", self.kernel.release())),
+            elf: None,
+            map: Some(Arc::new(map)),
+            has_names: true,
+            linked,
+            address: None,
+            is_right: true,
+            bias: Cell::default(),
+            module_tables: Vec::new(),
+        }
+    }
+
+    /// The kernel's unwind tables, where it keeps them.
+    pub(crate) fn linux(&self, program: &GuestProgram) -> Result<Linux, GuestError> {
+        Linux::find(program, &mut LiveSpace::new(&&*self.memory, self.kernel.paging))
+    }
+
+    /// The unwind tables of the modules, by their names; the kernel's own shows how they are written.
+    pub(crate) fn module_tables(&self, kernel: &OrcTable) -> Vec<(String, Arc<OrcTable>)> {
+        let table = |module: &Module| {
+            let (address, addresses, entries) = module.unwind.as_ref()?;
+            let table = kernel.parse_of_module(*address, addresses, entries).ok()?;
+            Some((module.name.clone(), Arc::new(table)))
+        };
+        self.modules.iter().filter_map(table).collect()
+    }
+}
