@@ -47,6 +47,17 @@ pub struct RawSample {
     pub segments: Vec<Segment>,
     /// The pause of the track for this sample, zero without one.
     pub frozen_ns: u64,
+    /// What the kernel of the sampled machine had as the task of that core, not decoded yet. A source that delivers it has set `thread` by it.
+    pub task: Option<RawTask>,
+}
+
+/// A copy of a part of a task of a Linux, made while its core stood.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RawTask {
+    /// Where the whole of it is.
+    pub address: u64,
+    /// The part.
+    pub bytes: Vec<u8>,
 }
 
 /// How far the registers of a sample are from where the time went.

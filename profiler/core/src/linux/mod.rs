@@ -5,6 +5,7 @@
 //! recognized and read again ([decision 43](../../../../docs/decisions/0043-linux-guests-from-their-ram.md)).
 
 pub mod btf;
+pub mod current;
 pub mod kallsyms;
 pub mod kernel;
 pub mod modules;

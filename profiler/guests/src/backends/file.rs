@@ -102,6 +102,10 @@ impl HeldCore for Core<'_> {
             && before[0] == HLT;
         Ok(is_behind_hlt || self.state.paging.cr0 & CR0_PROTECTION == 0)
     }
+
+    fn read_physical(&mut self, address: u64, into: &mut [u8]) -> bool {
+        self.ram.read(address, into)
+    }
 }
 
 /// A guest in a file.

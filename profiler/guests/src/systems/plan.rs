@@ -6,7 +6,7 @@ use std::ops::Range;
 use glass_formats as formats;
 use glass_profiler_core::arch::Width;
 use glass_profiler_core::arch::x86_64::Registers;
-use glass_profiler_core::event::{RawSample, Segment, Skid};
+use glass_profiler_core::event::{RawSample, RawTask, Segment, Skid};
 use glass_profiler_core::guest::{GuestId, Mode, SpaceId};
 use glass_profiler_core::model::State;
 
@@ -33,6 +33,22 @@ pub(crate) trait HeldCore: AddressSpace {
     fn is_exact(&self) -> bool {
         true
     }
+
+    /// Copies from a physical address; false if that is not possible.
+    fn read_physical(&mut self, _address: u64, _into: &mut [u8]) -> bool {
+        false
+    }
+}
+
+/// Room for what a sample copies, all of it touched before the core stops: a page fault would be part of the pause.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// For the stack of the code that runs.
+    pub(crate) stack: Vec<u8>,
+    /// For that of the process that called a kernel.
+    user: Vec<u8>,
+    /// For a part of the task.
+    task: Vec<u8>,
 }
 
 /// How a VM is sampled, as far as that depends on what it runs. The default, of a VM of which nothing is known, copies no stack.
@@ -55,8 +71,41 @@ pub struct CopyPlan {
 pub struct LinuxPlan {
     /// The kernel's code and data.
     pub(crate) range: Range<u64>,
-    /// Where a core waits for work.
+    /// Where a core waits for work, if its tasks are not known.
     pub(crate) idle: Vec<Range<u64>>,
+    /// How the task of a core is found.
+    pub(crate) tasks: Option<TaskPlan>,
+}
+
+/// How the task of a core is found: by two reads of physical memory, whose addresses do not change while the kernel runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TaskPlan {
+    /// Where the pointer to the task of each CPU is.
+    pub(crate) slots: Vec<u64>,
+    /// The virtual address of the physical address 0: where the kernel has all memory.
+    pub(crate) direct_map: u64,
+    /// The part of a task that is copied: bytes from its start.
+    pub(crate) part: Range<u32>,
+    /// Where in it the thread ID is.
+    pub(crate) tid: u32,
+}
+
+impl TaskPlan {
+    /// Copies a part of the task of a CPU to `room`; returns the task's address.
+    fn copy(&self, cpu: usize, core: &mut impl HeldCore, room: &mut [u8]) -> Option<u64> {
+        let mut pointer = [0; 8];
+        if !core.read_physical(*self.slots.get(cpu)?, &mut pointer) {
+            return None;
+        }
+        let address = u64::from_le_bytes(pointer);
+        let part = address.checked_sub(self.direct_map)?.checked_add(u64::from(self.part.start))?;
+        core.read_physical(part, room).then_some(address)
+    }
+
+    /// Whether it is the one that a CPU runs when there is no other: the only one with the thread ID 0.
+    fn is_idle(&self, part: &[u8]) -> bool {
+        part.get(self.tid as usize..).and_then(|rest| rest.first_chunk()) == Some(&[0; 4])
+    }
 }
 
 impl LinuxPlan {
@@ -74,25 +123,34 @@ pub(crate) fn nested(track: u32, state: CoreState) -> RawSample {
 }
 
 impl CopyPlan {
-    /// Room for the stack of a sample, all of it touched: a page fault would be part of the pause.
-    pub(crate) fn room(&self) -> Vec<u8> {
-        std::hint::black_box(vec![1; self.stack_bytes as usize])
+    /// Room for a sample.
+    pub(crate) fn room(&self) -> Room {
+        let touched = |bytes: u32| std::hint::black_box(vec![1; bytes as usize]);
+        let tasks = self.linux.as_ref().and_then(|linux| linux.tasks.as_ref());
+        Room {
+            stack: touched(self.stack_bytes),
+            user: touched(if tasks.is_some() { self.stack_bytes } else { 0 }),
+            task: touched(tasks.map_or(0, |tasks| tasks.part.end - tasks.part.start)),
+        }
     }
 
-    /// Copies a sample of a core, its stack to `stack`; time and pause are not known yet.
+    /// Copies a sample of a core to `room`; time and pause are not known yet.
     pub(crate) fn sample(
         &self,
         index: usize,
         state: CoreState,
         core: &mut impl HeldCore,
-        stack: Vec<u8>,
+        room: Room,
     ) -> Result<RawSample, GuestError> {
         let track = index as u32;
         if state.is_at_reset {
             return Ok(RawSample { track, state: State::NeverStarted, ..Default::default() });
         }
         let CoreState { registers, width, .. } = state;
+        let Room { stack, user, task: mut part } = room;
         let mode = self.mode(&state);
+        let tasks = self.linux.as_ref().and_then(|linux| linux.tasks.as_ref());
+        let task = tasks.and_then(|tasks| tasks.copy(index, core, &mut part));
         let segment = |registers: Registers, stack| {
             let registers = registers.into();
             Segment { space: SPACE, mode, width, registers, stack, ..Default::default() }
@@ -110,11 +168,13 @@ impl CopyPlan {
             segments.push(segment(registers, Vec::new()));
             outer = caller;
         }
-        // The stack of a guest's process cannot be unwound.
-        let in_process = mode == Mode::User && self.linux.is_some() && !self.has_image(registers.rip);
-        let pieces = if in_process { Vec::new() } else { self.copy_stack(core, outer, stack)? };
-        let waits = self.linux.as_ref().and_then(|linux| match mode {
-            Mode::User => Some(false),
+        // Without its files the stack of a guest's process cannot be unwound.
+        let is_known = task.is_some() || self.linux.is_none() || self.has_image(registers.rip);
+        let pieces = if mode == Mode::User && !is_known { Vec::new() } else { self.copy_stack(core, outer, stack)? };
+        let waits = self.linux.as_ref().and_then(|linux| match (mode, &linux.tasks, task) {
+            (Mode::User, ..) => Some(false),
+            // Not on the stack of its interrupts.
+            (_, Some(tasks), Some(_)) => Some(tasks.is_idle(&part) && pieces.len() < 2),
             _ => linux.waits(registers.rip),
         });
         let skid = if core.is_exact() || !segments.is_empty() { Skid::None } else { skid(core, registers)? };
@@ -123,8 +183,15 @@ impl CopyPlan {
             Some(false) => State::Running,
             None => self.state(core, index)?,
         };
+        // What called the kernel.
+        let caller = task.filter(|_| mode == Mode::Kernel).and_then(|_| stack::registers_of_user(&pieces));
         segments.push(segment(outer, pieces));
-        Ok(RawSample { track, state, skid, segments, ..Default::default() })
+        if let Some(caller) = caller {
+            let stack = self.copy_stack(core, caller, user)?;
+            segments.push(Segment { mode: Mode::User, ..segment(caller, stack) });
+        }
+        let task = task.map(|address| RawTask { address, bytes: part });
+        Ok(RawSample { track, state, skid, segments, task, ..Default::default() })
     }
 
     /// Whose code runs. An image of ours is kernel and service in one, whatever it may do.

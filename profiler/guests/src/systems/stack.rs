@@ -1,5 +1,7 @@
 //! The copy of a stack while its core stands: as much of it as the chain of frame pointers needs.
 
+use glass_profiler_core::arch::x86_64::Registers;
+
 /// Bytes that are copied at first. After that the copy is doubled until the chain ends or there is no room.
 const FIRST_BYTES: usize = 1 << 10;
 
@@ -65,6 +67,32 @@ pub(crate) fn left_stack(start: u64, copied: &[u8]) -> Option<u64> {
     let pointer = u64::from_le_bytes(*copied.last_chunk::<8>()?);
     let is_other = pointer >= KERNEL_START && pointer.is_multiple_of(8) && !(start..end).contains(&pointer);
     is_other.then_some(pointer)
+}
+
+/// The registers of the process whose thread called or was interrupted into the kernel whose stack these pieces are: the kernel keeps them at the
+/// top of the thread's own stack (`struct pt_regs` of `arch/x86/include/asm/ptrace.h`). `None` of a thread of the kernel, and of 32-bit code.
+pub(crate) fn registers_of_user(pieces: &[(u64, Vec<u8>)]) -> Option<Registers> {
+    /// Bytes of a stack, and its alignment (`THREAD_SIZE`).
+    const STACK_BYTES: u64 = 16 << 10;
+    /// What is above the registers, by the kernel's version (`TOP_OF_KERNEL_STACK_PADDING`).
+    const PADDINGS: [u64; 2] = [0, 16];
+    const WORDS: usize = 21;
+    const CODE_SEGMENT: usize = 17;
+    const STACK_SEGMENT: usize = 20;
+    /// The places of the registers, in the order of their DWARF numbers.
+    const PLACES: [usize; 16] = [10, 12, 11, 5, 13, 14, 4, 19, 9, 8, 7, 6, 3, 2, 1, 0];
+    const RIP: usize = 16;
+    // The stack of an interrupt, if there is one, is the first.
+    let (start, bytes) = pieces.last()?;
+    let top = (start & !(STACK_BYTES - 1)).checked_add(STACK_BYTES)?;
+    PADDINGS.into_iter().find_map(|padding| {
+        let at = (top - padding - 8 * WORDS as u64).checked_sub(*start)?;
+        let saved = bytes.get(usize::try_from(at).ok()?..)?.get(..8 * WORDS)?;
+        let word = |index: usize| u64::from_le_bytes(std::array::from_fn(|byte| saved[8 * index + byte]));
+        // Those of 64-bit code.
+        let is_user = word(CODE_SEGMENT) == 0x33 && word(STACK_SEGMENT) == 0x2b;
+        is_user.then(|| Registers::of_all(word(RIP), PLACES.map(word)))
+    })
 }
 
 #[cfg(test)]

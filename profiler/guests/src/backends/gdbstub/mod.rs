@@ -38,7 +38,7 @@ use crate::find::Vm;
 use crate::find::vcpus::choose_vcpus;
 use crate::memory::AddressSpace;
 use crate::memory::Ram;
-use crate::memory::memories_of;
+use crate::memory::{Physical, memories_of};
 use crate::sys::monotonic_ns;
 use crate::systems::image::VmImage;
 pub use crate::systems::image::VmSettings;
@@ -131,6 +131,10 @@ impl HeldCore for Core<'_> {
 
     fn is_exact(&self) -> bool {
         self.is_exact
+    }
+
+    fn read_physical(&mut self, address: u64, into: &mut [u8]) -> bool {
+        self.memory.is_some_and(|memory| memory.read(address, into))
     }
 }
 

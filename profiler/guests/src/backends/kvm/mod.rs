@@ -37,9 +37,10 @@ use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
 use crate::find::vcpus;
 use crate::memory::AddressSpace;
+use crate::memory::Physical;
 use crate::memory::{Ram, Translator};
 use crate::sys::{ChildSignals, monotonic_ns};
-use crate::systems::plan::{self, CopyPlan, HeldCore};
+use crate::systems::plan::{self, CopyPlan, HeldCore, Room};
 use crate::{Attempt, Guest, Taken};
 use affinity::Affinity;
 use page::RunPage;
@@ -77,8 +78,8 @@ struct Pending {
     waited_ns: Option<u64>,
     /// The thread sleeps.
     sleeps: bool,
-    /// Room for its stack, allocated while the guest runs.
-    room: Vec<u8>,
+    /// Room for what it copies, allocated while the guest runs.
+    room: Room,
 }
 
 /// A vCPU and its thread.
@@ -173,6 +174,10 @@ impl HeldCore for Core<'_> {
         let mut code = [0; halt::CODE_BYTES];
         self.read(address.wrapping_sub(halt::BYTES_BEFORE), &mut code)?;
         Ok(halt::is_behind_halt(&code, has_slept_here))
+    }
+
+    fn read_physical(&mut self, address: u64, into: &mut [u8]) -> bool {
+        self.memory.read(address, into)
     }
 }
 

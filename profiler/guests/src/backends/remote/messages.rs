@@ -5,7 +5,7 @@
 
 use glass_profiler_core::arch::x86_64::paging::Paging;
 use glass_profiler_core::arch::{Registers, Width, x86_64};
-use glass_profiler_core::event::{Event, RawSample, Segment, Skid};
+use glass_profiler_core::event::{Event, RawSample, RawTask, Segment, Skid};
 use glass_profiler_core::guest::{Mode, SpaceId, ThreadId};
 use glass_profiler_core::model::{Losses, State};
 
@@ -14,12 +14,14 @@ use crate::arch::x86_64::CoreState;
 use crate::backends::access::View;
 use crate::bytes::{Reader, Writer};
 use crate::error::GuestError;
-use crate::systems::plan::{CopyPlan, LinuxPlan};
+use crate::systems::plan::{CopyPlan, LinuxPlan, TaskPlan};
 
 /// The most that one request reads.
 pub(super) const READ_BYTES_MAX: usize = 32 << 10;
 /// The largest copy of a stack.
 const STACK_BYTES_MAX: u32 = 64 << 10;
+/// The largest copy of a task.
+const TASK_BYTES_MAX: u32 = 64 << 10;
 
 /// What the reader requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,7 +122,10 @@ impl Request {
                 let writer = kind(3).number(plan.stack_bytes).perhaps(plan.cores);
                 let writer = writer.ranges(&plan.programs).ranges(&plan.code).flag(plan.linux.is_some());
                 match &plan.linux {
-                    Some(linux) => writer.words(&[linux.range.start, linux.range.end]).ranges(&linux.idle),
+                    Some(linux) => {
+                        let writer = writer.words(&[linux.range.start, linux.range.end]).ranges(&linux.idle);
+                        write_tasks(writer, linux.tasks.as_ref())
+                    }
                     None => writer,
                 }
             }
@@ -148,7 +153,8 @@ impl Request {
                 let linux = match reader.flag()? {
                     true => {
                         let [start, end] = reader.words()?;
-                        Some(LinuxPlan { range: start..end, idle: reader.ranges()? })
+                        let idle = reader.ranges()?;
+                        Some(LinuxPlan { range: start..end, idle, tasks: read_tasks(&mut reader)? })
                     }
                     false => None,
                 };
@@ -160,6 +166,24 @@ impl Request {
         };
         reader.end(request)
     }
+}
+
+fn write_tasks(writer: Writer, tasks: Option<&TaskPlan>) -> Writer {
+    let writer = writer.flag(tasks.is_some());
+    let Some(TaskPlan { slots, direct_map, part, tid }) = tasks else { return writer };
+    let writer = writer.list(slots, |writer, slot| writer.word(*slot)).word(*direct_map);
+    writer.number(part.start).number(part.end).number(*tid)
+}
+
+fn read_tasks(reader: &mut Reader) -> Option<Option<TaskPlan>> {
+    if !reader.flag()? {
+        return Some(None);
+    }
+    let (slots, direct_map) = (reader.list(Reader::word)?, reader.word()?);
+    let part = reader.number()?..reader.number()?;
+    let bytes = Some(part.end.checked_sub(part.start)?).filter(|bytes| *bytes <= TASK_BYTES_MAX)?;
+    let tid = Some(reader.number()?).filter(|tid| *tid < bytes)?;
+    Some(Some(TaskPlan { slots, direct_map, part, tid }))
 }
 
 fn write_segment(writer: Writer, segment: &Segment) -> Writer {
@@ -190,7 +214,11 @@ pub(super) fn event_bytes(event: &Event) -> Option<Vec<u8>> {
             let writer = Writer::of_kind(12).word(sample.time_ns).number(sample.track).word(sample.frozen_ns);
             let writer = writer.perhaps(sample.thread.map(|thread| u64::from(thread.0)));
             let writer = writer.byte(sample.state.number() as u8).byte(number_of(&SKIDS, &sample.skid));
-            writer.list(&sample.segments, write_segment)
+            let writer = writer.list(&sample.segments, write_segment).flag(sample.task.is_some());
+            match &sample.task {
+                Some(task) => writer.word(task.address).bytes(&task.bytes),
+                None => writer,
+            }
         }
         _ => return None,
     };
@@ -202,7 +230,11 @@ fn read_sample(reader: &mut Reader) -> Option<RawSample> {
     let thread = reader.perhaps()?.map(u32::try_from).transpose().ok()?.map(ThreadId);
     let (state, skid) = (read_one(reader, &State::ALL)?, read_one(reader, &SKIDS)?);
     let segments = reader.list(read_segment)?;
-    Some(RawSample { time_ns, track, state, thread, skid, segments, frozen_ns })
+    let task = match reader.flag()? {
+        true => Some(RawTask { address: reader.word()?, bytes: reader.bytes()?.to_vec() }),
+        false => None,
+    };
+    Some(RawSample { time_ns, track, state, thread, skid, segments, frozen_ns, task })
 }
 
 impl Report {
@@ -293,7 +325,8 @@ mod tests {
 
     fn requests() -> Vec<Request> {
         let view = View { memory: 1, vcpu: 2, paging: state().paging };
-        let linux = LinuxPlan { range: 5..6, idle: vec![7..8, 9..10] };
+        let tasks = Some(TaskPlan { slots: vec![1, u64::MAX], direct_map: 3, part: 4..900, tid: 8 });
+        let linux = LinuxPlan { range: 5..6, idle: vec![7..8, 9..10], tasks };
         let plan = CopyPlan {
             stack_bytes: 24 << 10,
             cores: Some(9),
@@ -323,6 +356,7 @@ mod tests {
             thread: Some(ThreadId(u32::MAX)),
             skid: SKIDS[2],
             segments: vec![segment; 2],
+            task: Some(RawTask { address: 7, bytes: vec![1; 9] }),
         };
         vec![
             Report::Attached { vcpus: vec![0, 3], threads: vec![77], memories: 2 },

@@ -89,7 +89,7 @@ impl Guest for Fake {
 
     fn sample(&mut self, _all: usize) -> Result<Attempt, GuestError> {
         let number = self.seen.samples.fetch_add(1, Ordering::Relaxed);
-        let segment = Segment { stack: vec![(1, self.plan.room())], ..Default::default() };
+        let segment = Segment { stack: vec![(1, self.plan.room().stack)], ..Default::default() };
         let sample = RawSample { time_ns: number, segments: vec![segment], ..Default::default() };
         Ok(if number < self.samples_max { Attempt::of(vec![sample]) } else { Attempt::Ended })
     }

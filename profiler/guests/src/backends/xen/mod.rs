@@ -31,7 +31,7 @@ use crate::find::domains::layout::{DomainInfo, VcpuInfo};
 use crate::memory::AddressSpace;
 use crate::sys::monotonic_ns;
 use crate::sys::xen::{Call, Guardian, Hypercalls};
-use crate::systems::plan::{CORE_STATE_READ, CopyPlan, HeldCore};
+use crate::systems::plan::{CORE_STATE_READ, CopyPlan, HeldCore, Room};
 use crate::{Attempt, Guest, Taken};
 use known::KnownPages;
 use memory::Frames;
@@ -180,7 +180,7 @@ impl XenDomain {
     }
 
     /// Memory for the stacks of so many vCPUs, to be allocated while the domain runs.
-    fn rooms(&self, count: usize) -> Vec<Vec<u8>> {
+    fn rooms(&self, count: usize) -> Vec<Room> {
         (0..count).map(|_| self.plan.room()).collect()
     }
 
@@ -197,7 +197,7 @@ impl XenDomain {
     fn copy(
         &mut self,
         positions: &[usize],
-        rooms: &mut Vec<Vec<u8>>,
+        rooms: &mut Vec<Room>,
         are_made: bool,
     ) -> Result<Vec<RawSample>, GuestError> {
         let mut samples = Vec::with_capacity(positions.len());
@@ -248,7 +248,7 @@ impl XenDomain {
     fn finish_known(
         &mut self,
         positions: &[usize],
-        rooms: &mut Vec<Vec<u8>>,
+        rooms: &mut Vec<Room>,
     ) -> Result<Option<Vec<RawSample>>, GuestError> {
         let mut samples = Vec::with_capacity(positions.len());
         for (place, position) in positions.iter().enumerate() {

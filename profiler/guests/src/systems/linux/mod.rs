@@ -107,7 +107,7 @@ impl Linux {
 
     /// What a sample needs of it.
     pub(crate) fn plan(&self) -> LinuxPlan {
-        LinuxPlan { range: self.range.clone(), idle: self.idle.clone() }
+        LinuxPlan { range: self.range.clone(), idle: self.idle.clone(), tasks: None }
     }
 }
 

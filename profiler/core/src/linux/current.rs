@@ -1,0 +1,47 @@
+//! Which task each CPU of a Linux runs: where the kernel keeps the pointers to them.
+
+use super::btf::Btf;
+use super::kernel::Kernel;
+use super::space::number;
+use super::tasks::is_pointer;
+use crate::memory::Physical;
+
+/// The most CPUs (`CONFIG_NR_CPUS` of Debian's and others' kernels).
+const CPUS_MAX: u64 = 8192;
+/// CPUs of which the pointers are read where the kernel does not say how many there are.
+const CPUS_GUESSED: u64 = 64;
+/// Where a kernel has all memory if it does not move that: with four levels of page tables, and with five (`Documentation/arch/x86/x86_64/mm.rst`).
+const DIRECT_MAP: [u64; 2] = [0xffff_8880_0000_0000, 0xff11_0000_0000_0000];
+const FIVE_LEVELS: u64 = 1 << 12;
+
+/// The physical addresses of the pointers to the tasks that CPUs run, by the CPUs' numbers; they stay the same until the guest starts again. Empty
+/// if the kernel has no such pointers where they are known to be.
+#[must_use]
+pub fn slots(kernel: &Kernel, memory: &dyn Physical, btf: &Btf<'_>) -> Vec<u64> {
+    found(kernel, memory, btf).unwrap_or_default()
+}
+
+fn found(kernel: &Kernel, memory: &dyn Physical, btf: &Btf<'_>) -> Option<Vec<u64>> {
+    let space = kernel.space(memory);
+    // From 6.2 to 6.14 it is the member of a structure.
+    let hot = kernel.symbols.address("pcpu_hot").zip(btf.member("pcpu_hot", "current_task"));
+    let slot = match hot {
+        Some((start, member)) => start.wrapping_add(u64::from(member.offset)),
+        None => kernel.symbols.address("current_task")?,
+    };
+    let offsets = kernel.symbols.address("__per_cpu_offset")?;
+    let count = kernel.symbols.address("nr_cpu_ids").and_then(|at| number(&space.bytes(at, 4)?, 0, 4));
+    let count = count.unwrap_or(CPUS_GUESSED).clamp(1, CPUS_MAX);
+    let found = (0..count).map_while(|cpu| {
+        let offset = space.word(offsets.checked_add(8 * cpu)?)?;
+        space.physical(offset.wrapping_add(slot))
+    });
+    Some(found.collect())
+}
+
+/// The virtual address at which the kernel has the physical address 0 and all behind it.
+#[must_use]
+pub fn direct_map(kernel: &Kernel, memory: &dyn Physical) -> u64 {
+    let base = kernel.symbols.address("page_offset_base").and_then(|at| kernel.space(memory).word(at));
+    base.filter(|base| is_pointer(*base)).unwrap_or(DIRECT_MAP[usize::from(kernel.paging.cr4 & FIVE_LEVELS != 0)])
+}
