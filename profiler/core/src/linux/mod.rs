@@ -5,6 +5,12 @@
 //! recognized and read again ([decision 43](../../../../docs/decisions/0043-linux-guests-from-their-ram.md)).
 
 pub mod btf;
+pub mod files;
 pub mod kallsyms;
 pub mod kernel;
+mod maple;
+pub mod mappings;
+pub mod page_cache;
 pub mod space;
+mod structures;
+pub mod vdso;
