@@ -146,6 +146,17 @@ impl<'a> Btf<'a> {
         own.or_else(|| self.base?.bytes_of(structure))
     }
 
+    /// The value of a name of an enumeration; a module's are not searched in the kernel.
+    pub fn enumerator(&self, enumeration: &str, name: &str) -> Option<u32> {
+        self.named(KIND_ENUMERATION, enumeration).find_map(|number| {
+            let (of, at) = self.find(number)?;
+            (0..word(of.bytes, at + 4)? & 0xffff).find_map(|index| {
+                let at = at + 12 + index as usize * 8;
+                of.is_text(word(of.bytes, at)?, name).then(|| word(of.bytes, at + 4)).flatten()
+            })
+        })
+    }
+
     fn member_of(&self, number: u32, name: &str, depth: u32) -> Option<Member> {
         let (of, at) = self.find(number)?;
         let info = word(of.bytes, at + 4)?;
