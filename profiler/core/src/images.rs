@@ -93,6 +93,8 @@ pub struct Images {
     loaded: Vec<Arc<Loaded>>,
     /// Process IDs within their guests.
     processes: HashMap<ProcessId, u32>,
+    /// What sources placed, by where it is in our memory, where it stays.
+    programs: HashMap<usize, (Program, u32)>,
     /// By machine, by path, and by which file that was: one may have been replaced by another.
     by_file: HashMap<(Option<GuestId>, String, Option<FileIdentity>), u32>,
     /// How many images there are of a path and a build id.
@@ -153,6 +155,7 @@ impl Default for Images {
             spaces: HashMap::new(),
             loaded: STAND_INS.iter().map(|name| Arc::new(Loaded::stand_in(name))).collect(),
             processes: HashMap::new(),
+            programs: HashMap::new(),
             by_file: HashMap::new(),
             alike: HashMap::new(),
             warnings: Vec::new(),
@@ -299,15 +302,25 @@ impl Images {
     }
 
     fn place(&mut self, space: SpaceId, range: Range<u64>, bias: u64, program: &Program) {
-        let index = self.loaded.len() as u32;
-        let build_id = program.image.build_id.clone().unwrap_or_default();
-        let file = MappedFile { path: program.name.clone(), build_id, range: (range.start, range.end) };
-        let (image, names) = (Some(program.image.clone()), program.names.clone());
-        let (is_named, is_kernel) = (program.is_whole, program.is_kernel);
-        self.loaded.push(Arc::new(Loaded { image, names, is_named, is_kernel, ..Loaded::new(file) }));
+        let index = match self.programs.get(&program.place()) {
+            Some((_, index)) => *index,
+            None => self.load_program(range.clone(), program),
+        };
         if let Some(space) = self.spaces.get_mut(&space) {
             Arc::make_mut(&mut space.code).add(range, bias, index, program.image.clone());
         }
+    }
+
+    fn load_program(&mut self, range: Range<u64>, program: &Program) -> u32 {
+        let index = self.loaded.len() as u32;
+        let build_id = program.image.build_id.clone().unwrap_or_default();
+        let path = self.unlike_others(&program.name, &build_id, "another file");
+        let file = MappedFile { path, build_id, range: (range.start, range.end) };
+        let (image, names) = (Some(program.image.clone()), program.names.clone());
+        let (is_named, is_kernel) = (program.is_whole, program.is_kernel);
+        self.loaded.push(Arc::new(Loaded { image, names, is_named, is_kernel, ..Loaded::new(file) }));
+        self.programs.insert(program.place(), (program.clone(), index));
+        index
     }
 
     /// A process may run code there that it generated.

@@ -1,8 +1,10 @@
 //! A program that a source has inspected itself: how to unwind it, and where its names are. For programs that
 //! no single file describes: a kernel's map with tables in its memory, a stripped image with a map.
 
+use std::fmt;
 use std::sync::Arc;
 
+use crate::elf::ReadAt;
 use crate::image::Image;
 use crate::map::SymbolMap;
 
@@ -13,6 +15,32 @@ pub enum NamesFrom {
     File(String),
     /// A map that has been read.
     Map(Arc<SymbolMap>),
+    /// An ELF file that is open.
+    Opened(OpenedFile),
+}
+
+/// A file that is open, from wherever it is.
+#[derive(Clone)]
+pub struct OpenedFile(pub Arc<dyn ReadAt>);
+
+impl ReadAt for OpenedFile {
+    fn bytes(&self) -> u64 {
+        self.0.bytes()
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> bool {
+        self.0.read_at(offset, into)
+    }
+
+    fn in_memory(&self) -> Option<&[u8]> {
+        self.0.in_memory()
+    }
+}
+
+impl fmt::Debug for OpenedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a file of {} bytes", self.0.bytes())
+    }
 }
 
 /// A program.
@@ -38,6 +66,11 @@ impl Program {
     /// Creates a program.
     pub fn new(parts: Parts) -> Program {
         Program(Arc::new(parts))
+    }
+
+    /// Where it is in our memory: the same for all copies, as long as there is one.
+    pub(crate) fn place(&self) -> usize {
+        Arc::as_ptr(&self.0) as usize
     }
 }
 

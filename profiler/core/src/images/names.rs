@@ -45,6 +45,9 @@ impl NamedImage {
         for from in &self.loaded.names {
             match from {
                 NamesFrom::Map(map) => symbols.push(Symbols::of_map(map.clone())),
+                NamesFrom::Opened(file) => {
+                    symbols.extend(names_in(path, build_id, None, Ok(Box::new(file.clone())), files)?);
+                }
                 NamesFrom::File(path) => symbols.extend(names_of_file(path, build_id, files)?),
             }
         }

@@ -4,11 +4,11 @@
 //! may write anything at any time, so every loop has a bound, every pointer is checked, and what was read of a list that changes meanwhile is
 //! recognized and read again ([decision 43](../../../../docs/decisions/0043-linux-guests-from-their-ram.md)).
 
-
 pub mod btf;
 pub mod current;
 pub mod files;
 pub mod kallsyms;
+pub mod kept;
 pub mod kernel;
 mod maple;
 pub mod mappings;

@@ -67,6 +67,7 @@ pub struct Offsets {
     pub start_time: u32,
     stack_pointer: u32,
     parent: u32,
+    leader: u32,
     state: Field,
     exit_state: Field,
     on_cpu: Field,
@@ -124,6 +125,7 @@ impl Offsets {
             start_time: of_task("start_time")?,
             stack_pointer: of_task("thread.sp")?,
             parent: of_task("real_parent")?,
+            leader: of_task("group_leader")?,
             state: field("task_struct", &["__state", "state"])?,
             exit_state: field("task_struct", &["exit_state"])?,
             on_cpu: field("task_struct", &["on_cpu"])?,
@@ -152,6 +154,7 @@ impl Offsets {
             offsets.start_time,
             offsets.stack_pointer,
             offsets.parent,
+            offsets.leader,
             offsets.state.at,
             offsets.exit_state.at,
             offsets.on_cpu.at,
@@ -168,6 +171,44 @@ impl Offsets {
         }
         offsets.span = start..end;
         Ok(offsets)
+    }
+}
+
+/// What identifies a task, from a copy of a part of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// Its thread ID, in the initial namespace.
+    pub tid: u32,
+    /// Its process ID, in the initial namespace.
+    pub pid: u32,
+    /// Its name.
+    pub name: String,
+    /// When it started: nanoseconds since the start of the guest, without times of suspension.
+    pub start_ns: u64,
+    /// Its address space, 0 without one.
+    pub mm: u64,
+}
+
+impl Offsets {
+    /// The part of a task from which [`identity`](Offsets::identity) reads: bytes from its start.
+    #[must_use]
+    pub fn part(&self) -> Range<u32> {
+        let words = [self.pid, self.tgid, self.comm, self.comm + 8, self.start_time, self.mm];
+        words.iter().fold(u32::MAX..0, |part, at| part.start.min(*at)..part.end.max(at + 8))
+    }
+
+    /// What identifies a task of which this is the [part](Offsets::part). `None` if it is shorter.
+    #[must_use]
+    pub fn identity(&self, part: &[u8]) -> Option<Identity> {
+        let start = self.part().start;
+        let half = |at: u32| number(part, at - start, 4).and_then(|number| u32::try_from(number).ok());
+        Some(Identity {
+            tid: half(self.pid)?,
+            pid: half(self.tgid)?,
+            name: name_of(part.get((self.comm - start) as usize..)?.get(..NAME_BYTES)?),
+            start_ns: word(part, self.start_time - start)?,
+            mm: word(part, self.mm - start)?,
+        })
     }
 }
 
@@ -247,6 +288,8 @@ pub struct Task {
     pub pid: u32,
     /// Its parent's `task_struct`.
     pub parent: u64,
+    /// That of the first thread of its process.
+    pub leader: u64,
     /// Its name.
     pub name: String,
     /// What it does.
@@ -290,6 +333,7 @@ impl Task {
             tid: half(offsets.pid)?,
             pid: half(offsets.tgid)?,
             parent: word(offsets.parent)?,
+            leader: word(offsets.leader)?,
             name: name_of(bytes.get((offsets.comm - start) as usize..)?.get(..NAME_BYTES)?),
             state: TaskState::of(field(offsets.state)?, field(offsets.exit_state)?),
             is_on_cpu: field(offsets.on_cpu)? != 0,

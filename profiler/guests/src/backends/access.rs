@@ -15,6 +15,7 @@ use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
 use crate::memory::Machine;
 use crate::systems::image::{VmImage, is_about_symbols};
+use crate::systems::linux::Processes;
 use crate::systems::plan::CopyPlan;
 use crate::{Attempt, Counts, Flow, Guest, Source, Taken};
 
@@ -93,6 +94,11 @@ impl<V: VmAccess> KnownVm<V> {
             known.vm.give_up();
         }
         found.map(|()| known)
+    }
+
+    /// The processes of a Linux, if they can be found; once.
+    pub(crate) fn take_processes(&mut self) -> Option<Processes> {
+        self.image.take_processes()
     }
 
     /// Adds a warning to those that it announces.

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use glass_profiler_core::guest::GuestKind;
 
 use crate::backends::Backend;
-use crate::backends::access::VmAccess;
+use crate::backends::access::{KnownVm, VmAccess};
 use crate::backends::gdbstub::QemuVm;
 use crate::backends::hosted::{self, Host};
 use crate::backends::kvm::{self, KvmVm};
@@ -19,7 +19,8 @@ use crate::find::domains::Domain;
 use crate::find::{Vm, vcpus};
 use crate::memory::{MemorySource, Ram};
 use crate::stream::SocketAddress;
-use crate::{Source, VmSettings};
+use crate::systems::linux::WithProcesses;
+use crate::{Guest, Source, VmSettings};
 
 /// The backends for a VM, as far as they can be determined without disturbing it.
 #[derive(Debug, Default)]
@@ -118,8 +119,12 @@ pub fn attach(
         let attached = match launcher {
             Some(launcher) => {
                 let (subject, kind) = (Subject::Vm { pid: vm.pid, backend }, GuestKind::Vm { vmm: vm.pid });
-                remote::attach(launcher, subject, (kind, &vm.name), settings.clone(), (rate_hz, false))
-                    .map(|(source, opened)| (Box::new(source) as Box<dyn Source>, opened))
+                remote::attach(launcher, subject, (kind, &vm.name), settings.clone(), (rate_hz, false)).map(
+                    |(mut source, opened)| {
+                        let processes = source.take_processes();
+                        (Box::new(WithProcesses::new(source, processes)) as Box<dyn Source>, opened)
+                    },
+                )
             }
             None => attach_here(vm, backend, settings, rate_hz).map(|source| (source, OpenedFiles::default())),
         };
@@ -147,14 +152,15 @@ fn attach_with_host(
         Some(launcher) => {
             let subject = Subject::Vm { pid: vm.pid, backend: Backend::Kvm };
             let kind = (GuestKind::Vm { vmm: vm.pid }, vm.name.as_str());
-            let (known, opened) = remote::attach(launcher, subject, kind, settings.clone(), (rate_hz, true))?;
-            let vcpus = zip(&*known);
-            host.join(Box::new(known), vcpus, opened)
+            let (mut known, opened) = remote::attach(launcher, subject, kind, settings.clone(), (rate_hz, true))?;
+            let (vcpus, processes) = (zip(&*known), known.take_processes());
+            host.join(Box::new(WithProcesses::new(known, processes)), vcpus, opened)
         }
         None => {
-            let known = KvmVm::attach_with_vmm(vm, settings.clone())?;
-            let vcpus = zip(&*known);
-            host.join(Box::new(Paced::new(known, rate_hz)), vcpus, OpenedFiles::default())
+            let mut known = KvmVm::attach_with_vmm(vm, settings.clone())?;
+            let (vcpus, processes) = (zip(&*known), known.take_processes());
+            let source = WithProcesses::new(Paced::new(known, rate_hz), processes);
+            host.join(Box::new(source), vcpus, OpenedFiles::default())
         }
     };
     let (source, backend): (Box<dyn Source>, _) = (Box::new(hosted), Backend::Kvm);
@@ -181,9 +187,14 @@ pub fn attach_domain(
 
 fn attach_here(vm: &Vm, backend: Backend, settings: &VmSettings, rate_hz: u32) -> Result<Box<dyn Source>, GuestError> {
     Ok(match backend {
-        Backend::Kvm => Box::new(Paced::new(KvmVm::attach(vm, settings.clone())?, rate_hz)),
-        Backend::Gdbstub | Backend::Monitor => Box::new(Paced::new(QemuVm::attach(vm, settings.clone())?, rate_hz)),
+        Backend::Kvm => paced(KvmVm::attach(vm, settings.clone())?, rate_hz),
+        Backend::Gdbstub | Backend::Monitor => paced(QemuVm::attach(vm, settings.clone())?, rate_hz),
     })
+}
+
+fn paced<V: VmAccess + Guest + 'static>(mut known: KnownVm<V>, rate_hz: u32) -> Box<dyn Source> {
+    let processes = known.take_processes();
+    Box::new(WithProcesses::new(Paced::new(known, rate_hz), processes))
 }
 
 fn look_for_kvm(vm: &Vm) -> Result<(), GuestError> {

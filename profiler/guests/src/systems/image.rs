@@ -17,8 +17,8 @@ use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
 use crate::files::OpenedFiles;
 use crate::memory::{AddressSpace, Machine};
-use crate::systems::linux::{self, InRam, Linux};
-use crate::systems::plan::{CopyPlan, GUEST, SPACE};
+use crate::systems::linux::{self, InRam, Linux, Processes};
+use crate::systems::plan::{CopyPlan, GUEST, LinuxPlan, SPACE};
 use crate::systems::relocated;
 use crate::systems::symbols::{self, GuestProgram, SymbolFile};
 
@@ -204,7 +204,8 @@ impl VmImage {
 
     /// What the half that stops the VM needs, once [`check`](VmImage::check) has passed.
     pub(crate) fn plan(&self) -> CopyPlan {
-        let linux = self.linux.as_ref().map(|(_, linux)| linux.plan());
+        let tasks = self.in_ram.as_ref().and_then(InRam::task_plan);
+        let linux = self.linux.as_ref().map(|(_, linux)| LinuxPlan { tasks, ..linux.plan() });
         let code = self.programs.iter().filter_map(|program| Some((program.elf.as_ref()?, program.bias.get())));
         let moved = |(image, bias): (&Arc<Image>, u64)| {
             let place = move |range: Range<u64>| range.start.wrapping_add(bias)..range.end.wrapping_add(bias);
@@ -217,6 +218,11 @@ impl VmImage {
             code: code.flat_map(moved).collect(),
             linux,
         }
+    }
+
+    /// The processes of a Linux, if they can be found; once.
+    pub(crate) fn take_processes(&mut self) -> Option<Processes> {
+        self.in_ram.take()?.processes()
     }
 
     /// What the VM is, for the sentence of an error.

@@ -7,7 +7,7 @@ pub(crate) mod boot_image;
 pub mod glasshouse;
 pub(crate) mod image;
 mod landmarks;
-mod linux;
+pub(crate) mod linux;
 pub(crate) mod plan;
 mod relocated;
 pub(crate) mod stack;

@@ -8,12 +8,15 @@ use glass_profiler_core::arch::x86_64::orc::OrcTable;
 use glass_profiler_core::linux::btf::Btf;
 use glass_profiler_core::linux::kernel::Kernel;
 use glass_profiler_core::linux::modules::{self, Module};
+use glass_profiler_core::linux::page_cache::PageCache;
+use glass_profiler_core::linux::{current, files, mappings, tasks, vdso};
 use glass_profiler_core::map::SymbolMap;
 
-use super::Linux;
+use super::{Linux, Processes};
 use crate::error::GuestError;
-use crate::memory::{LiveSpace, Machine};
+use crate::memory::{LiveSpace, Machine, Physical};
 use crate::systems::landmarks;
+use crate::systems::plan::TaskPlan;
 use crate::systems::symbols::{GuestProgram, map_range};
 
 /// A kernel in the RAM of its VM.
@@ -21,6 +24,36 @@ pub(crate) struct InRam {
     memory: Arc<dyn Machine>,
     kernel: Kernel,
     modules: Vec<Module>,
+    types: Option<Types>,
+}
+
+/// Where the kernel's structures have what is read of them.
+#[derive(Clone)]
+pub(super) struct Types {
+    pub(super) tasks: tasks::Offsets,
+    pub(super) mappings: mappings::Offsets,
+    pub(super) files: files::Offsets,
+    pub(super) pages: PageCache,
+    /// Where the pointers to the tasks of CPUs are.
+    slots: Vec<u64>,
+    /// The program that the kernel maps into each process.
+    pub(super) vdso: Option<Arc<[u8]>>,
+}
+
+impl Types {
+    /// The error is a member that the kernel's types lack.
+    fn of(kernel: &Kernel, memory: &dyn Physical, btf: &Btf<'_>) -> Result<Types, String> {
+        let (space, symbols) = (kernel.space(memory), &kernel.symbols);
+        let vdso = symbols.address("vdso_image_64").and_then(|image| vdso::vdso(&space, btf, image));
+        Ok(Types {
+            tasks: tasks::Offsets::of(btf)?,
+            mappings: mappings::Offsets::of(btf)?,
+            files: files::Offsets::of(btf)?,
+            pages: PageCache::of(&space, btf, kernel.paging, symbols.address("vmemmap_base"))?,
+            slots: current::slots(kernel, memory, btf),
+            vdso: vdso.map(Arc::from),
+        })
+    }
 }
 
 impl InRam {
@@ -32,7 +65,8 @@ impl InRam {
             let types = types.as_deref().and_then(|types| Btf::parse(types, None));
             let offsets = types.as_ref().and_then(|types| modules::Offsets::of(types).ok());
             let modules = offsets.and_then(|offsets| modules::list(&kernel, &**memory, &offsets)).unwrap_or_default();
-            Some((index, InRam { memory: Arc::clone(memory), kernel, modules }))
+            let types = types.and_then(|types| Types::of(&kernel, &**memory, &types).ok());
+            Some((index, InRam { memory: Arc::clone(memory), kernel, modules, types }))
         })
     }
 
@@ -61,6 +95,21 @@ impl InRam {
     /// The kernel's unwind tables, where it keeps them.
     pub(crate) fn linux(&self, program: &GuestProgram) -> Result<Linux, GuestError> {
         Linux::find(program, &mut LiveSpace::new(&&*self.memory, self.kernel.paging))
+    }
+
+    /// How the task of a core is found. `None` if the kernel does not describe its types.
+    pub(crate) fn task_plan(&self) -> Option<TaskPlan> {
+        let types = self.types.as_ref().filter(|types| !types.slots.is_empty())?;
+        let part = types.tasks.part();
+        let tid = types.tasks.pid - part.start;
+        let direct_map = current::direct_map(&self.kernel, &*self.memory);
+        Some(TaskPlan { slots: types.slots.clone(), direct_map, part, tid })
+    }
+
+    /// Its processes, to be found as samples name them.
+    pub(crate) fn processes(self) -> Option<Processes> {
+        let types = self.types?;
+        Some(Processes::new(self.memory, self.kernel, types))
     }
 
     /// The unwind tables of the modules, by their names; the kernel's own shows how they are written.

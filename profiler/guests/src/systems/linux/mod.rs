@@ -2,6 +2,7 @@
 //! memory, and whether a core waits for work.
 
 mod in_ram;
+mod processes;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use crate::systems::plan::LinuxPlan;
 use crate::systems::symbols::GuestProgram;
 
 pub(crate) use in_ram::InRam;
+pub(crate) use processes::{Processes, WithProcesses};
 
 const BANNER_TEXT: &[u8] = b"Linux version ";
 /// Where every x86-64 kernel since 4.15 maps its interrupt table, whatever its slide
