@@ -1,0 +1,135 @@
+//! Linux guests come with a truth that is plausible. All kernels: `cargo xtask test --long`.
+
+use glass_tests::limit::{say, within};
+use glass_tests::linux_guest::truth::{BlockedTask, Truth};
+use glass_tests::linux_guest::{Guest, Parts, Release, Settings};
+use glass_tests::programs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a guest may take on a loaded machine.
+const LIMIT: Duration = Duration::from_secs(240);
+/// A folder for the truth and the RAM of each kernel, to develop a reader against.
+const CORPUS_VARIABLE: &str = "GLASS_LINUX_CORPUS";
+
+/// Boots a guest, and checks what it reports.
+fn check(settings: &Settings) {
+    let start = Instant::now();
+    let parts = match Parts::get(settings.release) {
+        Ok(parts) => parts,
+        Err(reason) => return programs::skip(&format!("no Linux {}: {reason:#}", settings.release)),
+    };
+    say(&format!(
+        "linux guest {}: its parts are there after {:.1} s",
+        parts.kernel.version,
+        start.elapsed().as_secs_f64()
+    ));
+    let mut guest = Guest::boot(&parts, settings).unwrap();
+    guest.start_programs().unwrap();
+    let truth = guest.collect().unwrap();
+    say(&format!(
+        "linux guest {}: the truth is there after {:.1} s",
+        parts.kernel.version,
+        start.elapsed().as_secs_f64()
+    ));
+    if let Some(folder) = std::env::var_os(CORPUS_VARIABLE) {
+        keep(&guest, &PathBuf::from(folder).join(settings.release.to_string()));
+    }
+    assert!(truth.uname.contains(&parts.kernel.version), "{}", truth.uname);
+    check_kernel(&truth);
+    check_tasks(&truth);
+    check_blocked(&truth);
+    guest.resume().unwrap();
+    assert_eq!(guest.expect("echo runs", LIMIT).unwrap(), "runs\n");
+}
+
+/// Keeps the RAM and the truth of a guest that is stopped.
+fn keep(guest: &Guest, folder: &Path) {
+    std::fs::create_dir_all(folder).unwrap();
+    let truth = folder.join("truth");
+    let _ = std::fs::remove_dir_all(&truth);
+    let copied = std::process::Command::new("cp").arg("-r").arg(guest.folder().file("truth")).arg(&truth).status();
+    assert!(copied.unwrap().success());
+    guest.dump(&folder.join("ram.elf")).unwrap();
+}
+
+fn check_kernel(truth: &Truth) {
+    assert!(truth.kallsyms.len() > 50_000, "{} symbols", truth.kallsyms.len());
+    assert!(truth.address("_text").is_some_and(|address| address > 0xffff_ffff_8000_0000));
+    let of_module = truth.kallsyms.iter().filter(|symbol| symbol.module.as_deref() == Some("dummy")).count();
+    assert!(of_module > 3 && truth.modules.iter().any(|module| module.name == "dummy"), "{:?}", truth.modules);
+    assert!(truth.physical.iter().any(|(first, _, name)| name == "Kernel code" && *first > 0), "{:?}", truth.physical);
+    assert!(truth.memory["MemTotal"] > 500 << 10, "{:?}", truth.memory);
+}
+
+fn check_tasks(truth: &Truth) {
+    assert!(truth.tasks.len() > 60, "{} tasks", truth.tasks.len());
+    let nested = truth.tasks_named("in-namespace").next().unwrap();
+    assert_eq!(nested.namespace_ids, [nested.tid, 2, 1]);
+    for (name, function) in [
+        ("in-futex", "futex_wait_queue"),
+        ("in-nanosleep", "do_nanosleep"),
+        ("in-poll", "do_sys_poll"),
+        ("in-read", "pipe_read"),
+        ("in-epoll", "do_epoll_wait"),
+        ("sleeps-deep", "do_nanosleep"),
+    ] {
+        let task = truth.tasks_named(name).next().unwrap_or_else(|| panic!("no thread {name}"));
+        assert!(task.state == 'S' && task.syscall.is_some(), "{task:?}");
+        assert!(task.stack.iter().any(|frame| frame.function.starts_with(function)), "{name}: {:?}", task.stack);
+    }
+    assert_eq!(truth.tasks_named("computes-0").next().map(|task| task.state), Some('R'));
+    for name in ["without-fp", "with-fp", "stripped", "static", "deep"] {
+        let task = truth.tasks_named(name).next().unwrap_or_else(|| panic!("no process {name}"));
+        let path = format!("/app/{name}");
+        let process = &truth.processes[&task.pid];
+        assert_eq!(process.program.as_ref(), Some(&path));
+        assert!(process.maps.iter().any(|line| line.path == path && line.rights == "r-xp"), "{:?}", process.maps);
+    }
+    assert!(truth.processes.values().any(|process| process.control_group == "/lab/inner"));
+}
+
+fn check_blocked(truth: &Truth) {
+    for (name, function) in
+        [("vfork-parent", "wait_for_vfork_done"), ("frozen-write", "write"), ("frozen-open", "open")]
+    {
+        let has_name = |task: &&BlockedTask| task.name == name;
+        let task = truth.blocked.iter().find(has_name).unwrap_or_else(|| panic!("{name}: {:?}", truth.blocked));
+        assert!(task.stack.iter().any(|frame| frame.function.contains(function)), "{task:?}");
+        let same = &truth.tasks[&task.tid];
+        assert_eq!((same.name.as_str(), same.state), (name, 'D'));
+        // The list starts with the scheduler, the stack in /proc behind it.
+        assert!(task.stack.ends_with(&same.stack) && !same.stack.is_empty(), "{:?} {:?}", task.stack, same.stack);
+    }
+}
+
+#[test]
+fn linux_6_1() {
+    within(LIMIT, || check(&Settings::new(Release::Bookworm61)));
+}
+
+#[test]
+fn linux_6_1_with_isolation() {
+    long(Settings { isolation: true, five_levels: false, ..Settings::new(Release::Bookworm61) });
+}
+
+#[test]
+fn linux_5_10() {
+    long(Settings::new(Release::Bullseye510));
+}
+
+#[test]
+fn linux_6_12() {
+    long(Settings::new(Release::Trixie612));
+}
+
+#[test]
+fn the_newest_linux() {
+    long(Settings::new(Release::Newest));
+}
+
+fn long(settings: Settings) {
+    if programs::is_long() {
+        within(LIMIT, move || check(&settings));
+    }
+}
