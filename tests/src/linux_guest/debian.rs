@@ -2,7 +2,7 @@
 //! tests: those of this machine stay as they are.
 
 use crate::cache;
-use crate::emulated::packages::{self, Apt, Packages};
+use crate::emulated::packages::{self, Apt};
 use anyhow::{Context, Result, ensure};
 use std::fmt;
 use std::fs::File;
@@ -65,14 +65,15 @@ impl Release {
 
     /// Its kernel, downloaded where the cache has it not; the error is the reason why it cannot be had.
     pub fn kernel(self) -> Result<Kernel> {
-        let folder = self.with_lists(|apt| {
+        let maker = cache::digest([MAKER, &MODULES.join(" ")].concat().as_bytes());
+        let folder = self.with_lists(&format!("kernel-{maker}"), |apt| {
             let image = packages::depends_by(apt, KERNEL_PACKAGE, KERNEL_PREFIX)?;
             let parts = PARTS.iter().filter_map(|part| packages::depends_by(apt, &image, part).ok());
             let names: Vec<String> = [image.clone()].into_iter().chain(parts).collect();
             let packages = packages::get_by(apt, "linux-guest-kernel", &names)?;
-            let key = cache::digest([MAKER, &packages.key, &MODULES.join(" ")].concat().as_bytes());
-            cache::filled(&format!("linux-guest-kernel-{}-{key}", self.suite()), |folder| {
-                unpack(&packages, folder).with_context(|| format!("{image} is packed in another way"))
+            let key = format!("linux-guest-kernel-{}-{maker}-{}", self.suite(), packages.key);
+            cache::filled(&key, |folder| {
+                unpack(&packages.folder, folder).with_context(|| format!("{image} is packed in another way"))
             })
         })?;
         let version = std::fs::read_to_string(folder.join("version"))?;
@@ -81,24 +82,30 @@ impl Release {
         Ok(Kernel { release: self, version, image: folder.join("vmlinuz"), modules })
     }
 
-    /// Packages of this release, in the cache.
-    pub fn packages(self, kind: &str, names: &[&str]) -> Result<Packages> {
-        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        self.with_lists(|apt| packages::get_by(apt, kind, &names))
+    /// A folder in the cache with a package of this release.
+    pub fn package(self, name: &str) -> Result<PathBuf> {
+        self.with_lists(name, |apt| Ok(packages::get_by(apt, "linux-guest", &[name.to_owned()])?.folder))
     }
 
-    /// Makes something with the lists of this release. If that fails the lists are updated, and it is tried again.
-    fn with_lists<T>(self, make: impl Fn(&Apt) -> Result<T>) -> Result<T> {
+    /// A folder of the cache, made with the lists of this release. If that fails the lists are updated, and it is tried again.
+    /// While the lists are new, a file with its `name` beside them remembers the folder: apt takes seconds.
+    fn with_lists(self, name: &str, make: impl Fn(&Apt) -> Result<PathBuf>) -> Result<PathBuf> {
         let lists = Lists { folder: cache::filled(&format!("linux-guest-lists-{}", self.suite()), |_| Ok(()))? };
-        let stage = || format!("Debian's {} cannot be had", self.suite());
-        if lists.are_new() {
-            if let Ok(made) = make(&lists.apt()) {
-                return Ok(made);
-            }
+        if let Some(folder) = lists.remembered(name) {
+            return Ok(folder);
         }
-        let updated = lists.update(self.suite());
-        // Old lists may still do.
-        make(&lists.apt()).map_err(|error| updated.err().unwrap_or(error)).with_context(stage)
+        let made = if lists.are_new() { make(&lists.apt()).ok() } else { None };
+        let folder = match made {
+            Some(folder) => folder,
+            None => {
+                let updated = lists.update(self.suite());
+                // Old lists may still do.
+                let made = make(&lists.apt()).map_err(|error| updated.err().unwrap_or(error));
+                made.with_context(|| format!("Debian's {} cannot be had", self.suite()))?
+            }
+        };
+        lists.remember(name, &folder)?;
+        Ok(folder)
     }
 }
 
@@ -129,6 +136,18 @@ impl Lists {
         written.is_ok_and(|time| SystemTime::now().duration_since(time).is_ok_and(|age| age < LISTS_AGE_MAX))
     }
 
+    fn remembered(&self, name: &str) -> Option<PathBuf> {
+        let file = self.folder.join("made").join(name);
+        let folder = PathBuf::from(std::fs::read_to_string(file).ok().filter(|_| self.are_new())?);
+        folder.is_dir().then_some(folder)
+    }
+
+    fn remember(&self, name: &str, folder: &Path) -> Result<()> {
+        let made = self.folder.join("made");
+        std::fs::create_dir_all(&made)?;
+        Ok(std::fs::write(made.join(name), folder.to_str().context("a path that is no text")?)?)
+    }
+
     fn apt(&self) -> Apt {
         let file = |name: &str| self.folder.join(name).display().to_string();
         Apt::with_options(&[
@@ -153,6 +172,7 @@ impl Lists {
         lock.lock().context("cannot lock the lists")?;
         std::fs::write(self.folder.join("status"), "")?;
         std::fs::write(self.sources(), sources)?;
+        let _ = std::fs::remove_dir_all(self.folder.join("made"));
         let updated = self.apt().run(&self.folder, "apt-get", &["-q", "update", "--error-on=any"]);
         if updated.is_err() {
             // They are not complete.
@@ -187,10 +207,10 @@ fn sources_by(uris: &str, own: &str, suite: &str) -> String {
 }
 
 /// Puts the kernel, its version and its modules, not compressed, into a folder.
-fn unpack(packages: &Packages, folder: &Path) -> Result<()> {
+fn unpack(packages: &Path, folder: &Path) -> Result<()> {
     let root = folder.join("root");
     std::fs::create_dir(&root)?;
-    packages::unpack(&packages.folder, &root, &MODULES)?;
+    packages::unpack(packages, &root, &MODULES)?;
     let kernel = packages::kernel(&root)?;
     std::fs::copy(&kernel, folder.join("vmlinuz"))?;
     let modules = packages::module_folder(&root)?;

@@ -52,16 +52,16 @@ pub struct Root {
 impl Root {
     /// Made where the cache has it not; the error is the reason why it cannot be had.
     pub fn get() -> Result<Root> {
-        let shell = Release::Bookworm61.packages("linux-guest-shell", &[SHELL_PACKAGE])?;
+        let shell = Release::Bookworm61.package(SHELL_PACKAGE)?;
         // Programs are linked with the libraries of this machine.
         let compiler = run(Path::new("/"), "gcc -dumpfullversion && gcc -print-file-name=libc.so.6 | xargs cksum")?;
-        let mut made_by = [MAKER, &shell.key, &compiler].concat();
+        let mut made_by = [MAKER, &shell.to_string_lossy(), &compiler].concat();
         for program in &PROGRAMS {
             made_by += &[program.name, program.source.1, program.compiler].concat();
         }
         SCRIPTS.iter().for_each(|(_, text)| made_by += text);
         let key = format!("linux-guest-root-{}", cache::digest(made_by.as_bytes()));
-        let folder = cache::filled(&key, |folder| make(&shell.folder, folder))?;
+        let folder = cache::filled(&key, |folder| make(&shell, folder))?;
         let file = |name: &str| folder.join(name);
         Ok(Root { image: file("root.img"), frozen: file("frozen.img"), files: file("root") })
     }

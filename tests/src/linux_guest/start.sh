@@ -1,13 +1,28 @@
-# Starts the programs of a guest, each in the background; ends when they do what they are for.
+# Starts the programs of a guest, each in the background; ends when they do what they are for. It is an error if one does not.
 cd /tmp || exit 1
-for name in without-fp with-fp stripped static; do
-    nice -n 19 "$name" >/dev/null 2>&1 &
+for name in without-fp with-fp stripped static threads deep; do
+    "$name" >/dev/null 2>&1 &
 done
-nice -n 19 threads >/dev/null 2>&1 &
-nice -n 19 deep >/dev/null 2>&1 &
 # Two levels of namespaces, with a process that computes in the inner one.
-unshare -p -f sh -c 'unshare -p -f nice -n 19 in-namespace & exec sleep 100000' >/dev/null 2>&1 &
+unshare -p -f sh -c 'unshare -p -f in-namespace & exec sleep 100000' >/dev/null 2>&1 &
 # A control group of its own.
 mkdir -p /sys/fs/cgroup/lab/inner
 sh -c 'echo $$ >/sys/fs/cgroup/lab/inner/cgroup.procs; exec sleep 200000' >/dev/null 2>&1 &
-mount -t ext4 /dev/frozen /frozen && blocked /frozen
+mount -t ext4 /dev/frozen /frozen && blocked /frozen || exit 1
+# Whether there is a thread of this name.
+runs() {
+    for file in /proc/[0-9]*/task/*/comm; do
+        read -r name 2>/dev/null <"$file" && [ "$name" = "$1" ] && return 0
+    done
+    return 1
+}
+for wanted in without-fp with-fp stripped static in-epoll sleeps-deep in-namespace; do
+    tries=0
+    until runs "$wanted"; do
+        tries=$((tries + 1))
+        [ $tries = 100 ] && echo "$wanted does not run" && exit 1
+        usleep 100000
+    done
+done
+# Until they wait where they are to wait.
+sleep 1

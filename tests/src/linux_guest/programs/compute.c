@@ -1,4 +1,5 @@
-// Computes without limit in a chain of calls: main, outer, middle, inner. No call is a tail call, and no loop is unrolled into another function.
+// Computes without limit, at the lowest priority, in a chain of calls: main, outer, middle, inner. No call is a tail call, and no loop is unrolled into another function.
+#include <unistd.h>
 
 volatile unsigned long result;
 
@@ -17,6 +18,8 @@ __attribute__((noipa)) unsigned long outer(unsigned long value) {
 }
 
 int main(void) {
+    if (nice(19) != 19)
+        return 1;
     for (;;)
         result = outer(result);
 }

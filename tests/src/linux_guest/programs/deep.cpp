@@ -1,8 +1,10 @@
-// A chain of 40 calls of C++: methods of a template, every second one virtual. At its end the first thread computes and another one, `sleeps-deep`, sleeps.
+// A chain of 40 calls of C++: methods of a template, every second one virtual. At its end the first
+// thread computes, at the lowest priority, and another one, `sleeps-deep`, sleeps.
 #include <chrono>
 #include <functional>
 #include <pthread.h>
 #include <thread>
+#include <unistd.h>
 
 namespace lab {
 
@@ -41,6 +43,8 @@ template <int depth> struct Level : Step {
 } // namespace lab
 
 int main() {
+    if (nice(19) != 19)
+        return 1;
     std::thread sleeper([] { lab::Level<19>().take(1, lab::sleep_long); });
     pthread_setname_np(sleeper.native_handle(), "sleeps-deep");
     for (;;)

@@ -1,4 +1,4 @@
-// One process with threads that are named after what they do: two compute, the others wait, each in another system call.
+// One process, at the lowest priority, with threads that are named after what they do: two compute, the others wait, each in another system call.
 #define _GNU_SOURCE
 #include <poll.h>
 #include <pthread.h>
@@ -67,7 +67,7 @@ static void start(const char *name, void *(*function)(void *)) {
 }
 
 int main(void) {
-    if (pipe(ends) != 0)
+    if (nice(19) != 19 || pipe(ends) != 0)
         return 1;
     start("computes-0", computes);
     start("computes-1", computes);

@@ -30,7 +30,8 @@ pub struct Task {
     pub namespace_pids: Vec<u32>,
     /// How often it waited, and how often it was preempted.
     pub switches: (u64, u64),
-    /// Its stack in the kernel, innermost first. Empty if it ran.
+    /// Its stack in the kernel, innermost first. Functions of the scheduler (its section `.sched.text`) are left out, wherever they are. Of a
+    /// task that runs it is empty or nonsense.
     pub stack: Vec<Frame>,
     /// The system call in which it waits.
     pub syscall: Option<Syscall>,
