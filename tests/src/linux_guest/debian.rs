@@ -14,9 +14,18 @@ const KERNEL_PACKAGE: &str = "linux-image-cloud-amd64";
 const KERNEL_PREFIX: &str = "linux-image-";
 /// In newer suites the kernel and its modules are packages of their own.
 const PARTS: [&str; 2] = ["linux-binary-", "linux-modules-"];
-/// Modules that are loaded, in this order, where they are not built in: those of disks, and one more as an example of a module.
-const MODULES: [&str; 7] =
-    ["virtio_ring", "virtio", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci", "virtio_blk", "dummy"];
+/// Modules that are loaded, in this order, where they are not built in: those of disks, that of
+/// file systems of containers, and one more as an example of a module.
+const MODULES: [&str; 8] = [
+    "virtio_ring",
+    "virtio",
+    "virtio_pci_legacy_dev",
+    "virtio_pci_modern_dev",
+    "virtio_pci",
+    "virtio_blk",
+    "overlay",
+    "dummy",
+];
 /// The suite has security updates in a suite of this name.
 const SECURITY: &str = "-security";
 /// How old the lists may be. A kernel that is not offered any more is noticed when it cannot be downloaded.

@@ -182,6 +182,13 @@ impl Guest {
         self.monitor()?.execute("dump-guest-memory", json!({ "paging": false, "protocol": protocol })).map(drop)
     }
 
+    /// The registers of all vCPUs, as QEMU's monitor prints them.
+    pub fn registers(&self) -> Result<String> {
+        let printed =
+            self.monitor()?.execute("human-monitor-command", json!({ "command-line": "info registers -a" }))?;
+        Ok(printed.as_str().context("no text")?.replace('\r', ""))
+    }
+
     /// A connection to its monitor; there may be one at a time. The other one, `qmp` in its folder, is free.
     pub fn monitor(&self) -> Result<Qmp> {
         Qmp::connect(&self.folder.file("lab-qmp"))

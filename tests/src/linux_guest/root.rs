@@ -26,12 +26,14 @@ struct Program {
 const COMPUTE: (&str, &str) = ("compute.c", include_str!("programs/compute.c"));
 
 #[rustfmt::skip]
-const PROGRAMS: [Program; 9] = [
+const PROGRAMS: [Program; 11] = [
     Program { name: "without-fp", source: COMPUTE, compiler: "gcc -O2 -g -fomit-frame-pointer" },
     Program { name: "with-fp", source: COMPUTE, compiler: "gcc -O2 -g -fno-omit-frame-pointer" },
     Program { name: "stripped", source: COMPUTE, compiler: "gcc -O2 -s" },
     Program { name: "static", source: COMPUTE, compiler: "gcc -O2 -static" },
     Program { name: "in-namespace", source: COMPUTE, compiler: "gcc -O2 -static" },
+    Program { name: "in-container", source: COMPUTE, compiler: "gcc -O2" },
+    Program { name: "mappings", source: ("mappings.c", include_str!("programs/mappings.c")), compiler: "gcc -O2" },
     Program { name: "blocked", source: ("blocked.c", include_str!("programs/blocked.c")), compiler: "gcc -O2" },
     Program { name: "threads", source: ("threads.c", include_str!("programs/threads.c")), compiler: "gcc -O2 -pthread" },
     Program { name: "deep", source: ("deep.cpp", include_str!("programs/deep.cpp")), compiler: "g++ -O2 -pthread" },

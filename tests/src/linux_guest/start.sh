@@ -8,7 +8,14 @@ unshare -p -f sh -c 'unshare -p -f in-namespace & exec sleep 100000' >/dev/null 
 # A control group of its own.
 mkdir -p /sys/fs/cgroup/lab/inner
 sh -c 'echo $$ >/sys/fs/cgroup/lab/inner/cgroup.procs; exec sleep 200000' >/dev/null 2>&1 &
+# What containers have: namespaces, and a root of layers.
+mkdir -p over/upper over/work over/root bound
+mount -t overlay -o lowerdir=/,upperdir=over/upper,workdir=over/work over over/root || exit 1
+unshare -p -m -f chroot over/root /app/in-container >/dev/null 2>&1 &
 mount -t ext4 /dev/frozen /frozen && blocked /frozen || exit 1
+# Files of another mount, and of a part of one.
+mount --bind /app bound || exit 1
+mappings /frozen/file /tmp/bound/stripped >/dev/null 2>&1 &
 # Whether there is a thread of this name.
 runs() {
     for file in /proc/[0-9]*/task/*/comm; do
@@ -16,7 +23,7 @@ runs() {
     done
     return 1
 }
-for wanted in without-fp with-fp stripped static in-epoll sleeps-deep in-namespace; do
+for wanted in without-fp with-fp stripped static in-epoll sleeps-deep in-namespace in-container has-mappings; do
     tries=0
     until runs "$wanted"; do
         tries=$((tries + 1))

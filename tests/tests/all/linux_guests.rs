@@ -39,6 +39,7 @@ fn check(settings: &Settings) {
     assert!(truth.uname.contains(&parts.kernel.version), "{}", truth.uname);
     check_kernel(&truth);
     check_tasks(&truth);
+    check_mappings(&truth);
     check_blocked(&truth);
     guest.resume().unwrap();
     assert_eq!(guest.expect("echo runs", LIMIT).unwrap(), "runs\n");
@@ -52,6 +53,8 @@ fn keep(guest: &Guest, folder: &Path) {
     let copied = std::process::Command::new("cp").arg("-r").arg(guest.folder().file("truth")).arg(&truth).status();
     assert!(copied.unwrap().success());
     guest.dump(&folder.join("ram.elf")).unwrap();
+    std::fs::copy(guest.folder().file("root.img"), folder.join("root.img")).unwrap();
+    std::fs::write(folder.join("registers"), guest.registers().unwrap()).unwrap();
 }
 
 fn check_kernel(truth: &Truth) {
@@ -90,6 +93,30 @@ fn check_tasks(truth: &Truth) {
     assert!(truth.processes.values().any(|process| process.control_group == "/lab/inner"));
 }
 
+/// Mappings of many kinds, and a process in a container.
+fn check_mappings(truth: &Truth) {
+    let task = truth.tasks_named("has-mappings").next().unwrap();
+    let maps = &truth.processes[&task.pid].maps;
+    for (path, rights) in [
+        ("/tmp/a file", "rw-s"),
+        ("/tmp/deleted (deleted)", "rw-s"),
+        ("/memfd:unnamed (deleted)", "rw-s"),
+        ("/dev/zero (deleted)", "rw-s"),
+        ("/app/static", "rw-p"),
+        ("/frozen/file", "r--p"),
+        ("/tmp/bound/stripped", "r--p"),
+        ("", "---p"),
+        ("[stack]", "rw-p"),
+        ("[vdso]", "r-xp"),
+    ] {
+        assert!(maps.iter().any(|line| line.path == path && line.rights == rights), "{path} {rights}: {maps:#?}");
+    }
+    let task = truth.tasks_named("in-container").next().unwrap();
+    assert_eq!(task.namespace_ids, [task.tid, 1]);
+    let maps = &truth.processes[&task.pid].maps;
+    assert!(maps.iter().any(|line| line.path.ends_with("/app/in-container")), "{maps:#?}");
+}
+
 fn check_blocked(truth: &Truth) {
     for (name, function) in [("vfork-parent", "vfork"), ("frozen-write", "write"), ("frozen-open", "open")] {
         let has_name = |task: &&BlockedTask| task.name == name;
@@ -110,27 +137,13 @@ fn linux_6_1() {
 }
 
 #[test]
-fn linux_6_1_with_isolation() {
-    long(Settings { isolation: true, five_levels: false, ..Settings::new(Release::Bookworm61) });
-}
-
-#[test]
-fn linux_5_10() {
-    long(Settings::new(Release::Bullseye510));
-}
-
-#[test]
-fn linux_6_12() {
-    long(Settings::new(Release::Trixie612));
-}
-
-#[test]
-fn the_newest_linux() {
-    long(Settings::new(Release::Newest));
-}
-
-fn long(settings: Settings) {
-    if programs::is_long() {
-        within(LIMIT, move || check(&settings));
+fn other_kernels() {
+    if !programs::is_long() {
+        return programs::skip("other kernels than 6.1 are booted by --long");
     }
+    for release in Release::ALL.into_iter().filter(|release| *release != Release::Bookworm61) {
+        within(LIMIT, move || check(&Settings::new(release)));
+    }
+    let isolated = Settings { isolation: true, five_levels: false, ..Settings::new(Release::Bookworm61) };
+    within(LIMIT, move || check(&isolated));
 }

@@ -28,7 +28,7 @@ pub struct Module {
     pub address: u64,
 }
 
-/// Parses lines such as `ffffffffc0204000 t name	[module]`.
+/// Parses lines such as `ffffffffc0204000 t name`, with a tab and `[module]` behind those of a module.
 pub fn kallsyms(text: &str) -> Result<Vec<Symbol>> {
     let symbol = |line: &str| {
         let (address, rest) = line.split_once(' ')?;
