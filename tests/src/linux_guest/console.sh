@@ -1,6 +1,6 @@
 # Runs commands from the console, each a line: a number and a script of the shell. Prints `[NUMBER started]`, what the script prints, and,
 # on a new line, `[NUMBER ended CODE]`.
-export PATH=/app:/bin HOME=/ TERM=linux
+export PATH=/app:/bin:/usr/bin HOME=/ TERM=linux
 mount -t tmpfs tmp /tmp
 mkdir -p /dev/shm /dev/pts
 mount -t tmpfs shm /dev/shm

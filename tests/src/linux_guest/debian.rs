@@ -91,9 +91,11 @@ impl Release {
         Ok(Kernel { release: self, version, image: folder.join("vmlinuz"), modules })
     }
 
-    /// A folder in the cache with a package of this release.
-    pub fn package(self, name: &str) -> Result<PathBuf> {
-        self.with_lists(name, |apt| Ok(packages::get_by(apt, "linux-guest", &[name.to_owned()])?.folder))
+    /// A folder in the cache with packages of this release, of which `kind` is the name.
+    pub fn packages(self, kind: &str, names: &[&str]) -> Result<PathBuf> {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let make = |apt: &Apt| Ok(packages::get_by(apt, &format!("linux-guest-{kind}"), &names)?.folder);
+        self.with_lists(&format!("{kind}-{}", cache::digest(names.join(" ").as_bytes())), make)
     }
 
     /// A folder of the cache, made with the lists of this release. If that fails the lists are updated, and it is tried again.

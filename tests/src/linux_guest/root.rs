@@ -10,8 +10,16 @@ use std::path::{Path, PathBuf};
 
 const INIT: &str = include_str!("init.sh");
 /// Files of the folder `app` of the root that are not compiled.
-const SCRIPTS: [(&str, &str); 2] = [("console.sh", include_str!("console.sh")), ("start", include_str!("start.sh"))];
+const SCRIPTS: [(&str, &str); 3] = [
+    ("console.sh", include_str!("console.sh")),
+    ("start", include_str!("start.sh")),
+    ("interpreted.py", include_str!("programs/interpreted.py")),
+];
+/// The programs of a shell in one file.
 const SHELL_PACKAGE: &str = "busybox-static";
+/// An interpreter, as an example of a large program, with a small library, and what it is linked with.
+const INTERPRETER_PACKAGES: [&str; 4] = ["python3.11-minimal", "libpython3.11-minimal", "zlib1g", "libexpat1"];
+const INTERPRETER: &str = "usr/bin/python3.11";
 const FOLDERS: [&str; 9] = ["dev", "proc", "sys", "tmp", "etc", "root", "frozen", "app", "bin"];
 /// Changes when a root is made in another way.
 const MAKER: &str = "1";
@@ -54,16 +62,17 @@ pub struct Root {
 impl Root {
     /// Made where the cache has it not; the error is the reason why it cannot be had.
     pub fn get() -> Result<Root> {
-        let shell = Release::Bookworm61.package(SHELL_PACKAGE)?;
+        let shell = Release::Bookworm61.packages("shell", &[SHELL_PACKAGE])?;
+        let interpreter = Release::Bookworm61.packages("interpreter", &INTERPRETER_PACKAGES)?;
         // Programs are linked with the libraries of this machine.
         let compiler = run(Path::new("/"), "gcc -dumpfullversion && gcc -print-file-name=libc.so.6 | xargs cksum")?;
-        let mut made_by = [MAKER, &shell.to_string_lossy(), &compiler].concat();
+        let mut made_by = [MAKER, &shell.to_string_lossy(), &interpreter.to_string_lossy(), &compiler].concat();
         for program in &PROGRAMS {
             made_by += &[program.name, program.source.1, program.compiler].concat();
         }
         SCRIPTS.iter().for_each(|(_, text)| made_by += text);
         let key = format!("linux-guest-root-{}", cache::digest(made_by.as_bytes()));
-        let folder = cache::filled(&key, |folder| make(&shell, folder))?;
+        let folder = cache::filled(&key, |folder| make(&shell, &interpreter, folder))?;
         let file = |name: &str| folder.join(name);
         Ok(Root { image: file("root.img"), frozen: file("frozen.img"), files: file("root") })
     }
@@ -85,7 +94,7 @@ impl Root {
     }
 }
 
-fn make(shell: &Path, folder: &Path) -> Result<()> {
+fn make(shell: &Path, interpreter: &Path, folder: &Path) -> Result<()> {
     let (root, unpacked, sources) = (folder.join("root"), folder.join("shell"), folder.join("sources"));
     for path in [&unpacked, &sources] {
         std::fs::create_dir(path)?;
@@ -95,6 +104,9 @@ fn make(shell: &Path, folder: &Path) -> Result<()> {
     }
     packages::unpack(shell, &unpacked, &[])?;
     add_shell(&unpacked, &root)?;
+    packages::unpack(interpreter, &root, &[])?;
+    std::fs::remove_dir_all(root.join("usr/share"))?;
+    add_libraries(&root.join(INTERPRETER), &root)?;
     std::fs::write(root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n")?;
     for (name, text) in SCRIPTS {
         add_program(&root.join("app").join(name), &format!("#!/bin/sh\n{text}"))?;

@@ -3,6 +3,7 @@ cd /tmp || exit 1
 for name in without-fp with-fp stripped static threads deep; do
     "$name" >/dev/null 2>&1 &
 done
+python3.11 -B -S /app/interpreted.py >/dev/null 2>&1 &
 # Two levels of namespaces, with a process that computes in the inner one.
 unshare -p -f sh -c 'unshare -p -f in-namespace & exec sleep 100000' >/dev/null 2>&1 &
 # A control group of its own.
@@ -30,6 +31,12 @@ for wanted in without-fp with-fp stripped static in-epoll sleeps-deep in-namespa
         [ $tries = 100 ] && echo "$wanted does not run" && exit 1
         usleep 100000
     done
+done
+tries=0
+until [ -e interpreted ]; do
+    tries=$((tries + 1))
+    [ $tries = 300 ] && echo "Python does not run" && exit 1
+    usleep 100000
 done
 # Until they wait where they are to wait.
 sleep 1

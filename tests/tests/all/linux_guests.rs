@@ -91,6 +91,7 @@ fn check_tasks(truth: &Truth) {
         assert!(process.maps.iter().any(|line| line.path == path && line.rights == "r-xp"), "{:?}", process.maps);
     }
     assert!(truth.processes.values().any(|process| process.control_group == "/lab/inner"));
+    assert_eq!(truth.tasks_named("python3.11").count(), 3);
 }
 
 /// Mappings of many kinds, and a process in a container.
