@@ -25,16 +25,16 @@ pub struct Packages {
     pub key: String,
 }
 
-/// The programs of apt with options; without options they use the lists of this machine.
+/// The programs of apt; by default they use the lists of this machine.
 #[derive(Debug, Default)]
 pub struct Apt {
     words: Vec<String>,
 }
 
 impl Apt {
-    /// With these options in apt's own form, a name and a value with `=`.
-    pub fn with_options(options: &[String]) -> Apt {
-        Apt { words: options.iter().flat_map(|option| ["-o".to_owned(), option.clone()]).collect() }
+    /// With a file of settings, which is read after those of this machine.
+    pub fn with_settings(file: &str) -> Apt {
+        Apt { words: vec!["-c".to_owned(), file.to_owned()] }
     }
 
     /// Runs `apt-get` or `apt-cache` in a folder; returns what it prints.

@@ -8,6 +8,8 @@ mount -t devpts pts /dev/pts
 mount -t cgroup2 cgroup /sys/fs/cgroup
 hostname guest
 stty -echo
+# A guest whose owner was killed ends by itself.
+{ sleep 3600; poweroff -f; } </dev/null >/dev/null 2>&1 &
 echo "GUEST READY after $(cut -d' ' -f1 /proc/uptime) s"
 while read -r number script; do
     echo "[$number started]"

@@ -30,6 +30,16 @@ const MODULES: [&str; 8] = [
 const SECURITY: &str = "-security";
 /// How old the lists may be. A kernel that is not offered any more is noticed when it cannot be downloaded.
 const LISTS_AGE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Settings of apt: what it keeps, by file, and what it does not need.
+const PLACES: [(&str, &str); 5] = [
+    ("Dir::Etc::sourcelist", "sources.list"),
+    ("Dir::Etc::sourceparts", "parts"),
+    ("Dir::State::Lists", "lists"),
+    ("Dir::State::status", "status"),
+    ("Dir::Cache", "cache"),
+];
+const SETTINGS: &str = "APT::Architecture \"amd64\";\nAcquire::Languages \"none\";\n\
+    Acquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n";
 /// Changes when a kernel is unpacked in another way.
 const MAKER: &str = "1";
 
@@ -105,13 +115,13 @@ impl Release {
         if let Some(folder) = lists.remembered(name) {
             return Ok(folder);
         }
-        let made = if lists.are_new() { make(&lists.apt()).ok() } else { None };
+        let made = if lists.are_new() { make(&lists.apt()?).ok() } else { None };
         let folder = match made {
             Some(folder) => folder,
             None => {
                 let updated = lists.update(self.suite());
                 // Old lists may still do.
-                let made = make(&lists.apt()).map_err(|error| updated.err().unwrap_or(error));
+                let made = make(&lists.apt()?).map_err(|error| updated.err().unwrap_or(error));
                 made.with_context(|| format!("Debian's {} cannot be had", self.suite()))?
             }
         };
@@ -159,18 +169,15 @@ impl Lists {
         Ok(std::fs::write(made.join(name), folder.to_str().context("a path that is no text")?)?)
     }
 
-    fn apt(&self) -> Apt {
-        let file = |name: &str| self.folder.join(name).display().to_string();
-        Apt::with_options(&[
-            format!("Dir::Etc::sourcelist={}", file("sources.list")),
-            format!("Dir::Etc::sourceparts={}", file("parts")),
-            format!("Dir::State::Lists={}", file("lists")),
-            format!("Dir::State::status={}", file("status")),
-            format!("Dir::Cache={}", file("cache")),
-            "APT::Architecture=amd64".to_owned(),
-            "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false".to_owned(),
-            "Acquire::Languages=none".to_owned(),
-        ])
+    /// An apt with these lists; its file of settings is written.
+    fn apt(&self) -> Result<Apt> {
+        let mut settings = SETTINGS.to_owned();
+        for (name, file) in PLACES {
+            settings += &format!("{name} \"{}\";\n", self.folder.join(file).display());
+        }
+        let file = self.folder.join("apt.conf");
+        std::fs::write(&file, settings)?;
+        Ok(Apt::with_settings(file.to_str().context("a path that is no text")?))
     }
 
     fn update(&self, suite: &str) -> Result<()> {
@@ -184,7 +191,7 @@ impl Lists {
         std::fs::write(self.folder.join("status"), "")?;
         std::fs::write(self.sources(), sources)?;
         let _ = std::fs::remove_dir_all(self.folder.join("made"));
-        let updated = self.apt().run(&self.folder, "apt-get", &["-q", "update", "--error-on=any"]);
+        let updated = self.apt()?.run(&self.folder, "apt-get", &["-q", "update", "--error-on=any"]);
         if updated.is_err() {
             // They are not complete.
             let _ = std::fs::remove_file(self.sources());

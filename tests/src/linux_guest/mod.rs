@@ -10,7 +10,7 @@ pub mod truth;
 pub use debian::{Kernel, Release};
 pub use root::Root;
 
-use crate::emulated::Done;
+use crate::emulated::{Done, PANIC};
 use crate::folder::Folder;
 use crate::limit::say;
 use crate::process::Process;
@@ -31,8 +31,6 @@ const READY: &str = "GUEST READY";
 /// How long the programs and the truth may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(5);
-/// What Linux prints before it gives up.
-const PANIC: &str = "Kernel panic - not syncing";
 /// The longest line that a terminal passes on.
 const LINE_MAX: usize = 4000;
 /// Bytes of the disk that takes the truth. It is sparse.

@@ -24,7 +24,13 @@ const FOLDERS: [&str; 9] = ["dev", "proc", "sys", "tmp", "etc", "root", "frozen"
 /// Changes when a root is made in another way.
 const MAKER: &str = "1";
 
-/// A program of the root: the name in its folder `app`, the name and text of the source, and the compiler with its options.
+/// Another library of C, with which static programs are linked.
+const MUSL_PACKAGE: &str = "musl-dev";
+const MUSL: &str = "M=../musl/usr/lib/x86_64-linux-musl; gcc -O2 -static -nostdinc -isystem ../musl/usr/include/x86_64-linux-musl \
+    -nostdlib $M/crt1.o $M/crti.o SOURCE $M/libc.a -lgcc $M/crtn.o";
+
+/// A program of the root: the name in its folder `app`, the name and text of the source, and the compiler with its options, behind which the
+/// source is put if it has no word `SOURCE`.
 struct Program {
     name: &'static str,
     source: (&'static str, &'static str),
@@ -34,11 +40,12 @@ struct Program {
 const COMPUTE: (&str, &str) = ("compute.c", include_str!("programs/compute.c"));
 
 #[rustfmt::skip]
-const PROGRAMS: [Program; 11] = [
+const PROGRAMS: [Program; 12] = [
     Program { name: "without-fp", source: COMPUTE, compiler: "gcc -O2 -g -fomit-frame-pointer" },
     Program { name: "with-fp", source: COMPUTE, compiler: "gcc -O2 -g -fno-omit-frame-pointer" },
     Program { name: "stripped", source: COMPUTE, compiler: "gcc -O2 -s" },
     Program { name: "static", source: COMPUTE, compiler: "gcc -O2 -static" },
+    Program { name: "static-musl", source: COMPUTE, compiler: MUSL },
     Program { name: "in-namespace", source: COMPUTE, compiler: "gcc -O2 -static" },
     Program { name: "in-container", source: COMPUTE, compiler: "gcc -O2" },
     Program { name: "mappings", source: ("mappings.c", include_str!("programs/mappings.c")), compiler: "gcc -O2" },
@@ -63,16 +70,18 @@ impl Root {
     /// Made where the cache has it not; the error is the reason why it cannot be had.
     pub fn get() -> Result<Root> {
         let shell = Release::Bookworm61.packages("shell", &[SHELL_PACKAGE])?;
+        let musl = Release::Bookworm61.packages("musl", &[MUSL_PACKAGE])?;
         let interpreter = Release::Bookworm61.packages("interpreter", &INTERPRETER_PACKAGES)?;
         // Programs are linked with the libraries of this machine.
         let compiler = run(Path::new("/"), "gcc -dumpfullversion && gcc -print-file-name=libc.so.6 | xargs cksum")?;
-        let mut made_by = [MAKER, &shell.to_string_lossy(), &interpreter.to_string_lossy(), &compiler].concat();
+        let packages = [&shell, &musl, &interpreter].map(|folder| folder.to_string_lossy().into_owned());
+        let mut made_by = [MAKER, &packages.concat(), &compiler].concat();
         for program in &PROGRAMS {
             made_by += &[program.name, program.source.1, program.compiler].concat();
         }
         SCRIPTS.iter().for_each(|(_, text)| made_by += text);
         let key = format!("linux-guest-root-{}", cache::digest(made_by.as_bytes()));
-        let folder = cache::filled(&key, |folder| make(&shell, &interpreter, folder))?;
+        let folder = cache::filled(&key, |folder| make([&shell, &musl, &interpreter], folder))?;
         let file = |name: &str| folder.join(name);
         Ok(Root { image: file("root.img"), frozen: file("frozen.img"), files: file("root") })
     }
@@ -94,15 +103,18 @@ impl Root {
     }
 }
 
-fn make(shell: &Path, interpreter: &Path, folder: &Path) -> Result<()> {
-    let (root, unpacked, sources) = (folder.join("root"), folder.join("shell"), folder.join("sources"));
-    for path in [&unpacked, &sources] {
+/// `packages` are folders with those of the shell, of musl and of the interpreter.
+fn make(packages: [&Path; 3], folder: &Path) -> Result<()> {
+    let [shell, musl, interpreter] = packages;
+    let [root, sources, unpacked, library] = ["root", "sources", "shell", "musl"].map(|name| folder.join(name));
+    for path in [&sources, &unpacked, &library] {
         std::fs::create_dir(path)?;
     }
     for name in FOLDERS {
         std::fs::create_dir_all(root.join(name))?;
     }
     packages::unpack(shell, &unpacked, &[])?;
+    packages::unpack(musl, &library, &[])?;
     add_shell(&unpacked, &root)?;
     packages::unpack(interpreter, &root, &[])?;
     std::fs::remove_dir_all(root.join("usr/share"))?;
@@ -114,10 +126,16 @@ fn make(shell: &Path, interpreter: &Path, folder: &Path) -> Result<()> {
     for Program { name, source: (file, text), compiler } in PROGRAMS {
         std::fs::write(sources.join(file), text)?;
         let program = root.join("app").join(name);
-        run(&sources, &format!("{compiler} -o '{}' {file}", program.display()))?;
+        let command = match compiler.contains("SOURCE") {
+            true => compiler.replace("SOURCE", file),
+            false => format!("{compiler} {file}"),
+        };
+        run(&sources, &format!("{command} -o '{}'", program.display()))?;
         add_libraries(&program, &root)?;
     }
-    std::fs::remove_dir_all(unpacked)?;
+    for path in [unpacked, library] {
+        std::fs::remove_dir_all(path)?;
+    }
     disk(folder, "root.img", "128M", "-d root")?;
     disk(folder, "frozen.img", "16M", "")
 }

@@ -1,6 +1,6 @@
 # Starts the programs of a guest, each in the background; ends when they do what they are for. It is an error if one does not.
 cd /tmp || exit 1
-for name in without-fp with-fp stripped static threads deep; do
+for name in without-fp with-fp stripped static static-musl threads deep; do
     "$name" >/dev/null 2>&1 &
 done
 python3.11 -B -S /app/interpreted.py >/dev/null 2>&1 &
@@ -24,7 +24,7 @@ runs() {
     done
     return 1
 }
-for wanted in without-fp with-fp stripped static in-epoll sleeps-deep in-namespace in-container has-mappings; do
+for wanted in without-fp with-fp stripped static static-musl in-epoll sleeps-deep in-namespace in-container has-mappings; do
     tries=0
     until runs "$wanted"; do
         tries=$((tries + 1))

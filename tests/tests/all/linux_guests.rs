@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 /// How long a guest may take on a loaded machine.
 const LIMIT: Duration = Duration::from_secs(240);
+/// The bit of CR4 for five levels of page tables.
+const LA57: u64 = 1 << 12;
 /// A folder for the truth and the RAM of each kernel, to develop a reader against.
 const CORPUS_VARIABLE: &str = "GLASS_LINUX_CORPUS";
 
@@ -17,7 +19,11 @@ fn check(settings: &Settings) {
     let start = Instant::now();
     let parts = match Parts::get(settings.release) {
         Ok(parts) => parts,
-        Err(reason) => return programs::skip(&format!("no Linux {}: {reason:#}", settings.release)),
+        Err(reason) => {
+            let reason = format!("{reason:#}");
+            let first = reason.lines().next().unwrap_or_default();
+            return programs::skip(&format!("no Linux {}: {first}", settings.release));
+        }
     };
     say(&format!(
         "linux guest {}: its parts are there after {:.1} s",
@@ -41,8 +47,13 @@ fn check(settings: &Settings) {
     check_tasks(&truth);
     check_mappings(&truth);
     check_blocked(&truth);
+    let levels = guest.registers().unwrap();
+    let registers = levels.split_whitespace().filter_map(|word| word.strip_prefix("CR4="));
+    let are_five = |register| u64::from_str_radix(register, 16).unwrap() & LA57 != 0;
+    assert!(registers.map(are_five).all(|five| five == settings.five_levels), "{levels}");
     guest.resume().unwrap();
-    assert_eq!(guest.expect("echo runs", LIMIT).unwrap(), "runs\n");
+    let is_isolated = guest.run("grep -q -w pti /proc/cpuinfo", LIMIT).unwrap().code == 0;
+    assert_eq!(is_isolated, settings.isolation);
 }
 
 /// Keeps the RAM and the truth of a guest that is stopped.
@@ -83,7 +94,7 @@ fn check_tasks(truth: &Truth) {
         assert!(task.stack.iter().any(|frame| frame.function.contains(function)), "{name}: {:?}", task.stack);
     }
     assert_eq!(truth.tasks_named("computes-0").next().map(|task| task.state), Some('R'));
-    for name in ["without-fp", "with-fp", "stripped", "static", "deep"] {
+    for name in ["without-fp", "with-fp", "stripped", "static", "static-musl", "deep"] {
         let task = truth.tasks_named(name).next().unwrap_or_else(|| panic!("no process {name}"));
         let path = format!("/app/{name}");
         let process = &truth.processes[&task.pid];
