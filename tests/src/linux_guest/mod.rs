@@ -43,7 +43,7 @@ const WORDS: &str = "console=ttyS0 quiet loglevel=1 panic=-1 log_buf_len=1M rdin
 pub struct Settings {
     /// Which kernel.
     pub release: Release,
-    /// Whether page tables have five levels; otherwise four.
+    /// Whether the processor has page tables of five levels. (Debian's 5.10 is built for four.)
     pub five_levels: bool,
     /// Whether the page tables of processes lack the kernel (KPTI).
     pub isolation: bool,

@@ -17,20 +17,25 @@ mount -t ext4 /dev/frozen /frozen && blocked /frozen || exit 1
 # Files of another mount, and of a part of one.
 mount --bind /app bound || exit 1
 mappings /frozen/file /tmp/bound/stripped >/dev/null 2>&1 &
-# Whether there is a thread of this name.
-runs() {
-    for file in /proc/[0-9]*/task/*/comm; do
-        read -r name 2>/dev/null <"$file" && [ "$name" = "$1" ] && return 0
-    done
-    return 1
-}
-for wanted in without-fp with-fp stripped static static-musl in-epoll sleeps-deep in-namespace in-container has-mappings; do
+# Waits until there is a thread with this name in this state.
+wait_for() {
     tries=0
-    until runs "$wanted"; do
+    while [ $tries -lt 100 ]; do
+        for file in /proc/[0-9]*/task/*/stat; do
+            read -r stat 2>/dev/null <"$file"
+            case $stat in *"($1) $2 "*) return 0 ;; esac
+        done
         tries=$((tries + 1))
-        [ $tries = 100 ] && echo "$wanted does not run" && exit 1
         usleep 100000
     done
+    echo "$1 is not in state $2"
+    exit 1
+}
+for name in without-fp with-fp stripped static static-musl computes-0 deep in-namespace in-container; do
+    wait_for "$name" R
+done
+for name in in-futex in-nanosleep in-poll in-read in-epoll sleeps-deep has-mappings; do
+    wait_for "$name" S
 done
 tries=0
 until [ -e interpreted ]; do
