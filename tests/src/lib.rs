@@ -15,6 +15,7 @@ pub mod folder;
 pub mod http;
 pub mod limit;
 pub mod linux;
+pub mod linux_guest;
 pub mod netns;
 pub mod npm;
 pub mod oracle;

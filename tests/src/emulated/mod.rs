@@ -21,7 +21,7 @@ const SIGN_OF_LIFE: &str = "alive";
 /// A machine that has written it once and then not for this long has failed; it writes every two seconds.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// What Linux prints before it gives up.
-const PANIC: &str = "Kernel panic - not syncing";
+pub(crate) const PANIC: &str = "Kernel panic - not syncing";
 /// What Linux prints when a CPU has done nothing of the kernel's for 21 s, but has not slept.
 const STALL: &str = "detected stalls on CPUs";
 /// How long a machine may take to power off.

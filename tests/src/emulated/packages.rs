@@ -10,8 +10,9 @@ use std::process::{Command, Stdio};
 const KERNEL_PACKAGE: &str = "linux-image-amd64";
 /// The programs of a shell in one file without libraries.
 const SHELL_PACKAGE: &str = "busybox-static";
-/// The start of the name of the package that has the kernel's files.
+/// The start of the name of the package that has the kernel's files; from Linux 7 on they are in two other ones.
 const KERNEL_PREFIX: &str = "linux-image-";
+const KERNEL_PREFIXES: [&str; 3] = [KERNEL_PREFIX, "linux-binary-", "linux-modules-"];
 /// Where an archive has the modules of the kernel.
 const MODULES: &str = "modules";
 
@@ -24,10 +25,34 @@ pub struct Packages {
     pub key: String,
 }
 
+/// The programs of apt; by default they use the lists of this machine.
+#[derive(Debug, Default)]
+pub struct Apt {
+    words: Vec<String>,
+}
+
+impl Apt {
+    /// With a file of settings, which is read after those of this machine.
+    pub fn with_settings(file: &str) -> Apt {
+        Apt { words: vec!["-c".to_owned(), file.to_owned()] }
+    }
+
+    /// Runs `apt-get` or `apt-cache` in a folder; returns what it prints.
+    pub fn run(&self, folder: &Path, program: &str, arguments: &[&str]) -> Result<String> {
+        let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
+        run(folder, program, &[words.as_slice(), arguments].concat())
+    }
+}
+
 /// These packages, downloaded where the cache has none of these versions. `kind` is what they are for.
 pub fn get(kind: &str, names: &[String]) -> Result<Packages> {
+    get_by(&Apt::default(), kind, names)
+}
+
+/// The same with an apt.
+pub fn get_by(apt: &Apt, kind: &str, names: &[String]) -> Result<Packages> {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let download = |folder: &Path, options: &[&str]| run(folder, "apt-get", &[options, names.as_slice()].concat());
+    let download = |folder: &Path, options: &[&str]| apt.run(folder, "apt-get", &[options, names.as_slice()].concat());
     let offered = download(Path::new("/"), &["-q", "download", "--print-uris"])?;
     let key = cache::digest(offered.as_bytes());
     let fill = |folder: &Path| download(folder, &["-q", "download"]).map(drop);
@@ -47,7 +72,12 @@ pub fn with_lists<T>(make: impl Fn() -> Result<T>) -> Result<T> {
 
 /// What a package depends on that has this prefix and then a digit.
 pub fn depends(package: &str, prefix: &str) -> Result<String> {
-    let depends = run(Path::new("/"), "apt-cache", &["depends", package])?;
+    depends_by(&Apt::default(), package, prefix)
+}
+
+/// The same with an apt.
+pub fn depends_by(apt: &Apt, package: &str, prefix: &str) -> Result<String> {
+    let depends = apt.run(Path::new("/"), "apt-cache", &["depends", package])?;
     let mut names = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
     let found = names
         .rfind(|name| name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit())));
@@ -58,16 +88,18 @@ pub fn depends(package: &str, prefix: &str) -> Result<String> {
 pub fn unpack(packages: &Path, root: &Path, modules: &[&str]) -> Result<()> {
     for entry in std::fs::read_dir(packages)? {
         let package = entry?.path();
-        let is_kernel = package.file_name().is_some_and(|name| name.to_string_lossy().starts_with(KERNEL_PREFIX));
+        let has_prefix = |name: &str| KERNEL_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+        let is_kernel = package.file_name().is_some_and(|name| has_prefix(&name.to_string_lossy()));
         let package = package.to_str().context("a path that is no text")?;
         if is_kernel {
-            let wanted: String = modules.iter().map(|module| format!("'*/{module}.ko' ")).collect();
+            let wanted: String = modules.iter().map(|module| format!("'*/{module}.ko' '*/{module}.ko.xz' ")).collect();
             let unpack = format!(
-                "dpkg-deb --fsys-tarfile '{package}' | tar -x -C '{}' --wildcards './boot/vmlinuz-*' {wanted}",
+                "dpkg-deb --fsys-tarfile '{package}' | tar -x -C '{}' --wildcards './boot/vmlinuz-*' '*/vmlinuz' {wanted}",
                 root.display()
             );
             // A module that the kernel has built in is not in the package, which tar reports as an error.
             let _ = run(root, "sh", &["-c", &unpack]);
+            run(root, "find", &[".", "-name", "*.ko.xz", "-exec", "xz", "-d", "{}", "+"])?;
         } else {
             run(root, "dpkg-deb", &["-x", package, "."])?;
         }
@@ -77,7 +109,16 @@ pub fn unpack(packages: &Path, root: &Path, modules: &[&str]) -> Result<()> {
 
 /// The kernel among unpacked packages.
 pub fn kernel(root: &Path) -> Result<PathBuf> {
-    find(&root.join("boot"), |name| name.starts_with("vmlinuz-")).context("there is no kernel in its package")
+    let beside_modules = || find(&root.join("usr/lib/modules"), |name| name == "vmlinuz");
+    let kernel = find(&root.join("boot"), |name| name.starts_with("vmlinuz-")).or_else(beside_modules);
+    kernel.context("there is no kernel in its package")
+}
+
+/// The folder of the kernel's modules among unpacked packages, whose name is the kernel's version.
+pub fn module_folder(root: &Path) -> Result<PathBuf> {
+    let modules = ["lib/modules", "usr/lib/modules"].into_iter().map(|folder| root.join(folder));
+    let mut versions = modules.filter_map(|folder| std::fs::read_dir(folder).ok()?.next()?.ok());
+    Ok(versions.next().context("there are no modules in the kernel's package")?.path())
 }
 
 /// The shell among unpacked packages.

@@ -22,6 +22,7 @@ mod interrupts;
 mod ipv6;
 mod jailed;
 mod layouts;
+mod linux_guests;
 mod live;
 mod load;
 mod loss;

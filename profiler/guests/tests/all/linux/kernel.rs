@@ -1,11 +1,11 @@
-//! A kernel of Debian's and a shell for it, from the machine's package mirror, and a VM that runs them.
+//! A kernel of Debian's and a shell for it, and a VM that runs them.
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use glass_tests::archive::Archive;
-use glass_tests::cache;
 use glass_tests::folder::Folder;
+use glass_tests::linux_guest::{Parts, Release};
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,65 +13,23 @@ use glass_profiler_guests::find::{self, Found, Vm};
 
 /// A boot takes 5 s on an idle machine.
 const BOOT_PATIENCE: Duration = Duration::from_secs(90);
-/// Depends on the package of the newest kernel.
-const KERNEL_PACKAGE: &str = "linux-image-cloud-amd64";
-const SHELL_PACKAGE: &str = "busybox-static";
+const MODULE: &str = "dummy.ko";
 
 pub struct Kernel {
     pub image: PathBuf,
     pub shell: PathBuf,
-    /// A module, and its name.
+    /// A module.
     pub module: PathBuf,
 }
 
-/// The packages' files, downloaded where the cache has none of this version; or the reason why there are none.
+/// The files, or the reason why there are none.
 pub fn fetch() -> Result<Kernel, String> {
-    let fetch = || {
-        let package = newest_kernel()?;
-        cache::filled(&package, |folder| download(folder, &package))
+    let parts = || -> Result<Kernel> {
+        let Parts { kernel, root } = Parts::get(Release::Bookworm61)?;
+        let module = kernel.modules.into_iter().find(|module| module.ends_with(MODULE)).context("no such module")?;
+        Ok(Kernel { image: kernel.image, shell: root.files.join("bin/busybox"), module })
     };
-    let here = Path::new(".");
-    let folder = fetch().or_else(|_| run(here, "apt-get", &["-q", "update"]).and_then(|_| fetch()));
-    let folder = folder.map_err(|error| format!("{error:#}"))?;
-    find_files(&folder).ok_or_else(|| format!("{KERNEL_PACKAGE} is packed in another way than it was"))
-}
-
-/// Name of the package that has the newest kernel; its version is part of it.
-fn newest_kernel() -> Result<String> {
-    let depends = run(Path::new("."), "apt-cache", &["depends", KERNEL_PACKAGE])?;
-    let mut names = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
-    names.rfind(|name| name.starts_with("linux-image")).map(str::to_owned).context("no kernel is offered")
-}
-
-fn download(folder: &Path, kernel: &str) -> Result<()> {
-    run(folder, "apt-get", &["-q", "download", kernel, SHELL_PACKAGE])?;
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_some_and(|extension| extension == "deb") {
-            run(folder, "dpkg-deb", &["-x", path.to_str().unwrap(), "."])?;
-            fs::remove_file(path).unwrap();
-        }
-    }
-    Ok(())
-}
-
-fn run(folder: &Path, program: &str, arguments: &[&str]) -> Result<String> {
-    let output = Command::new(program).args(arguments).current_dir(folder).stdin(Stdio::null()).output();
-    let output = output.with_context(|| format!("cannot start {program}"))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    bail!("{program} {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim_end())
-}
-
-fn find_files(folder: &Path) -> Option<Kernel> {
-    let boot = fs::read_dir(folder.join("boot")).ok()?;
-    let mut images = boot.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let name = images.find(|name| name.starts_with("vmlinuz-"))?;
-    let version = name.strip_prefix("vmlinuz-")?;
-    let module = folder.join(format!("lib/modules/{version}/kernel/drivers/net/dummy.ko"));
-    let kernel = Kernel { image: folder.join("boot").join(&name), shell: folder.join("bin/busybox"), module };
-    [&kernel.image, &kernel.shell, &kernel.module].iter().all(|file| file.exists()).then_some(kernel)
+    parts().map_err(|error| format!("{error:#}"))
 }
 
 /// A running Linux.

@@ -1,0 +1,256 @@
+//! Linux guests with truth: VMs of stock kernels from 5.10 to the newest, in QEMU's emulation, with programs in them, and beside each what
+//! its kernel reports of itself. Readers of a guest's RAM are tested against both.
+//!
+//! A guest's RAM is a memory file of its QEMU, whose pid is known; its root is an ext4 file system on a disk of its own.
+
+mod debian;
+mod root;
+pub mod truth;
+
+pub use debian::{Kernel, Release};
+pub use root::Root;
+
+use crate::emulated::{Done, PANIC};
+use crate::folder::Folder;
+use crate::limit::say;
+use crate::process::Process;
+use crate::programs;
+use crate::qmp::Qmp;
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::json;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Command};
+use std::time::{Duration, Instant};
+use truth::Truth;
+
+/// It boots in 10 s on an idle machine.
+const BOOT_PATIENCE: Duration = Duration::from_secs(120);
+const READY: &str = "GUEST READY";
+/// How long the programs and the truth may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+const POLL: Duration = Duration::from_millis(5);
+/// The longest line that a terminal passes on.
+const LINE_MAX: usize = 4000;
+/// Bytes of the disk that takes the truth. It is sparse.
+const TRUTH_BYTES: u64 = 256 << 20;
+/// The kernel's words: all messages of blocked tasks fit into its log.
+const WORDS: &str = "console=ttyS0 quiet loglevel=1 panic=-1 log_buf_len=1M rdinit=/init";
+
+/// How a guest is booted.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Which kernel.
+    pub release: Release,
+    /// Whether the processor has page tables of five levels. (Debian's 5.10 is built for four.)
+    pub five_levels: bool,
+    /// Whether the page tables of processes lack the kernel (KPTI).
+    pub isolation: bool,
+    /// MiB of RAM.
+    pub memory_mib: u32,
+    /// Number of vCPUs.
+    pub vcpus: u32,
+    /// More words for the kernel.
+    pub words: String,
+}
+
+impl Settings {
+    /// One GiB, two vCPUs, five levels, and page tables as the kernel chooses.
+    pub fn new(release: Release) -> Settings {
+        Settings { release, five_levels: true, isolation: false, memory_mib: 1024, vcpus: 2, words: String::new() }
+    }
+}
+
+/// What guests of a release are made of.
+#[derive(Debug, Clone)]
+pub struct Parts {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// The disks.
+    pub root: Root,
+}
+
+impl Parts {
+    /// The error is the reason why this machine cannot have them.
+    pub fn get(release: Release) -> Result<Parts> {
+        ensure!(programs::has_qemu(), "qemu-system-x86_64 is not installed");
+        let kernel = release.kernel()?;
+        Ok(Parts { kernel, root: Root::get().context("the root of Linux guests cannot be made")? })
+    }
+}
+
+/// A running guest. Dropping it ends it.
+#[derive(Debug)]
+pub struct Guest {
+    process: Process,
+    console: ChildStdin,
+    folder: Folder,
+    commands: u32,
+}
+
+impl Guest {
+    /// Boots, and waits until the console takes commands. No program runs yet.
+    pub fn boot(parts: &Parts, settings: &Settings) -> Result<Guest> {
+        let folder = Folder::new("linux-guest")?;
+        std::fs::write(folder.file("first-files"), parts.root.first_files(&parts.kernel)?)?;
+        File::create(folder.file("truth.img"))?.set_len(TRUTH_BYTES)?;
+        // Copies of their own, without the holes' bytes.
+        for (image, name) in [(&parts.root.image, "root.img"), (&parts.root.frozen, "frozen.img")] {
+            let copied = Command::new("cp").arg("--sparse=always").arg(image).arg(folder.file(name)).status();
+            ensure!(copied.is_ok_and(|status| status.success()), "cannot copy {}", image.display());
+        }
+        let start = Instant::now();
+        let mut qemu = qemu(parts, settings, &folder);
+        let (process, console) = Process::spawn_with_input(&mut qemu, &folder.file("console.log"))?;
+        let mut guest = Guest { process, console, folder, commands: 0 };
+        guest.wait_for(READY, BOOT_PATIENCE)?;
+        let version = &parts.kernel.version;
+        say(&format!("linux guest {version}: ready after {:.1} s", start.elapsed().as_secs_f64()));
+        Ok(guest)
+    }
+
+    /// The pid of its QEMU.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// What its console has printed.
+    pub fn output(&self) -> String {
+        self.process.output().replace('\r', "")
+    }
+
+    /// The folder with its files: `root.img`, its disk; `gdb`, the socket of QEMU's gdbstub; `qmp`, one of its monitor for others than the lab.
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// Runs a script of the shell, one line, as root.
+    pub fn run(&mut self, script: &str, limit: Duration) -> Result<Done> {
+        ensure!(script.len() < LINE_MAX && !script.contains('\n'), "{script:?} is not one line of a terminal");
+        self.commands += 1;
+        let number = self.commands;
+        writeln!(self.console, "{number} {script}").context("the console of the guest is closed")?;
+        let end = format!("\n[{number} ended ");
+        let output = self.wait_for(&end, limit).with_context(|| format!("while it runs {script:?}"))?;
+        parse_done(&output, number).with_context(|| format!("the console prints nonsense:\n{output}"))
+    }
+
+    /// The same; it is an error if the script fails.
+    pub fn expect(&mut self, script: &str, limit: Duration) -> Result<String> {
+        let Done { code, output } = self.run(script, limit)?;
+        ensure!(code == 0, "{script:?} failed in the guest with {code}:\n{output}");
+        Ok(output)
+    }
+
+    /// Starts the programs, and waits until three tasks are blocked.
+    pub fn start_programs(&mut self) -> Result<()> {
+        self.expect("start", PATIENCE).map(drop)
+    }
+
+    /// Collects the truth and stops the VM right after it, so that little of it is out of date. [`resume`](Guest::resume) lets it run again.
+    pub fn collect(&mut self) -> Result<Truth> {
+        Truth::read(&self.collect_into(&self.folder.file("truth"))?)
+    }
+
+    /// The same, as the files that it is made of: a new folder with them.
+    pub fn collect_into(&mut self, folder: &Path) -> Result<PathBuf> {
+        self.expect("collect /dev/truth", PATIENCE)?;
+        self.pause()?;
+        let _ = std::fs::remove_dir_all(folder);
+        std::fs::create_dir_all(folder)?;
+        let tar = Command::new("tar").arg("-xf").arg(self.folder.file("truth.img")).arg("-C").arg(folder).output()?;
+        ensure!(tar.status.success(), "no archive: {}", String::from_utf8_lossy(&tar.stderr));
+        Ok(folder.to_owned())
+    }
+
+    /// Stops all vCPUs by QEMU's monitor.
+    pub fn pause(&self) -> Result<()> {
+        self.monitor()?.execute("stop", json!({})).map(drop)
+    }
+
+    /// Lets them run.
+    pub fn resume(&self) -> Result<()> {
+        self.monitor()?.execute("cont", json!({})).map(drop)
+    }
+
+    /// Writes all of its RAM to a file, an ELF core with a segment for each range of physical addresses.
+    pub fn dump(&self, file: &Path) -> Result<()> {
+        let protocol = format!("file:{}", file.display());
+        self.monitor()?.execute("dump-guest-memory", json!({ "paging": false, "protocol": protocol })).map(drop)
+    }
+
+    /// The registers of all vCPUs, as QEMU's monitor prints them.
+    pub fn registers(&self) -> Result<String> {
+        let printed =
+            self.monitor()?.execute("human-monitor-command", json!({ "command-line": "info registers -a" }))?;
+        Ok(printed.as_str().context("no text")?.replace('\r', ""))
+    }
+
+    /// A connection to its monitor; there may be one at a time. The other one, `qmp` in its folder, is free.
+    pub fn monitor(&self) -> Result<Qmp> {
+        Qmp::connect(&self.folder.file("lab-qmp"))
+    }
+
+    /// Waits until its console has printed a text; returns all that it has printed.
+    fn wait_for(&mut self, text: &str, limit: Duration) -> Result<String> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let ended = self.process.ended();
+            let output = self.output();
+            if output.contains(text) && output.ends_with('\n') {
+                return Ok(output);
+            }
+            let reason = match (output.lines().find(|line| line.contains(PANIC)), ended) {
+                (Some(line), _) => format!("the kernel of the guest panics: {line}"),
+                (None, Some(status)) => format!("QEMU has ended ({status})"),
+                (None, None) if Instant::now() > deadline => format!("{} s have passed", limit.as_secs()),
+                (None, None) => {
+                    std::thread::sleep(POLL);
+                    continue;
+                }
+            };
+            bail!("{reason}, before the guest printed {text:?}:\n{output}");
+        }
+    }
+}
+
+/// What a command has printed, and its code.
+fn parse_done(output: &str, number: u32) -> Option<Done> {
+    let (_, after) = output.split_once(&format!("[{number} started]\n"))?;
+    let (printed, code) = after.split_once(&format!("\n[{number} ended "))?;
+    Some(Done { code: code.split_once(']')?.0.parse().ok()?, output: printed.to_owned() })
+}
+
+fn qemu(parts: &Parts, settings: &Settings, folder: &Folder) -> Command {
+    let mut qemu = Command::new("qemu-system-x86_64");
+    let memory = settings.memory_mib;
+    qemu.args(["-machine", "q35,memory-backend=ram", "-accel", "tcg,thread=multi"]);
+    qemu.args(["-object", &format!("memory-backend-memfd,id=ram,size={memory}M,share=on"), "-m", &memory.to_string()]);
+    qemu.args(["-smp", &settings.vcpus.to_string(), "-cpu", if settings.five_levels { "max" } else { "max,la57=off" }]);
+    qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio"]);
+    qemu.arg("-kernel").arg(&parts.kernel.image).arg("-initrd").arg(folder.file("first-files"));
+    let isolation = if settings.isolation { " pti=on" } else { "" };
+    qemu.arg("-append").arg(format!("{WORDS}{isolation} {}", settings.words));
+    let socket = |name: &str| format!("unix:{},server=on,wait=off", folder.file(name).display());
+    qemu.args(["-qmp", &socket("qmp"), "-qmp", &socket("lab-qmp"), "-gdb", &socket("gdb")]);
+    for name in ["root", "truth", "frozen"] {
+        let image = folder.file(&format!("{name}.img"));
+        qemu.arg("-drive").arg(format!("if=none,id={name},format=raw,file={}", image.display()));
+        qemu.arg("-device").arg(format!("virtio-blk-pci,drive={name},serial={name}"));
+    }
+    qemu
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_has_its_own_output_and_code() {
+        let output = "GUEST READY\n[1 started]\nx\n\n[1 ended 0]\n[2 started]\nno line\n[2 ended 3]\n[3 started]\n";
+        assert_eq!(parse_done(output, 1), Some(Done { code: 0, output: "x\n".to_owned() }));
+        assert_eq!(parse_done(output, 2), Some(Done { code: 3, output: "no line".to_owned() }));
+        assert_eq!(parse_done(output, 3), None);
+    }
+}
