@@ -17,7 +17,7 @@ use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
 use crate::files::OpenedFiles;
 use crate::memory::{AddressSpace, Machine};
-use crate::systems::linux::{self, InRam, Linux, Processes};
+use crate::systems::linux::{self, Followed, InRam, Linux};
 use crate::systems::plan::{CopyPlan, GUEST, LinuxPlan, SPACE};
 use crate::systems::relocated;
 use crate::systems::symbols::{self, GuestProgram, SymbolFile};
@@ -220,9 +220,10 @@ impl VmImage {
         }
     }
 
-    /// The processes of a Linux, if they can be found; once.
-    pub(crate) fn take_processes(&mut self) -> Option<Processes> {
-        self.in_ram.take()?.processes()
+    /// A Linux whose kernel was found in its RAM, for its samples; once.
+    pub(crate) fn take_linux(&mut self) -> Option<Followed> {
+        let in_ram = self.in_ram.take()?;
+        Some(Followed::new(in_ram, self.programs.first()?.range(), self.settings.stack_bytes))
     }
 
     /// What the VM is, for the sentence of an error.

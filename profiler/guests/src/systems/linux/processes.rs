@@ -6,7 +6,6 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
-use std::time::Duration;
 
 use glass_profiler_core::budget::Account;
 use glass_profiler_core::elf::ReadAt;
@@ -25,10 +24,8 @@ use glass_profiler_core::program::{NamesFrom, OpenedFile, Parts, Program};
 use glass_profiler_core::symbols::Symbols;
 
 use super::in_ram::Types;
-use crate::error::GuestError;
 use crate::memory::{Machine, Physical};
 use crate::systems::plan::{GUEST, SPACE};
-use crate::{Counts, Flow, Source};
 
 /// How long the mappings of a process are taken for unchanged while its samples are in them.
 const MAPPINGS_AGE_MAX_NS: u64 = 200_000_000;
@@ -74,6 +71,25 @@ impl Physical for Memory {
 /// By what a file is known: where its contents are, its number, and its length.
 type FileKey = (Option<u64>, u64, u64);
 
+/// How many processes, threads and address spaces were announced.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Numbered {
+    processes: u32,
+    threads: u32,
+    spaces: u32,
+}
+
+impl Numbered {
+    /// Only the kernel's address space.
+    pub(super) const KERNEL: Numbered = Numbered { processes: 0, threads: 0, spaces: SPACE.0 + 1 };
+
+    /// Takes the number of another address space.
+    pub(super) fn next_space(&mut self) -> SpaceId {
+        self.spaces += 1;
+        SpaceId(self.spaces - 1)
+    }
+}
+
 /// The processes that samples have named until now.
 pub(crate) struct Processes {
     memory: Memory,
@@ -85,12 +101,14 @@ pub(crate) struct Processes {
     spaces: HashMap<(u64, Key), KnownSpace>,
     programs: HashMap<FileKey, Option<Program>>,
     vdso: Option<Program>,
+    /// How many were announced before these, of a kernel that ran before.
+    numbered: Numbered,
     /// How often the mappings of a process could not be read.
     unread: u64,
 }
 
 impl Processes {
-    pub(super) fn new(memory: Arc<dyn Machine>, kernel: Kernel, types: Types) -> Processes {
+    pub(super) fn new(memory: Arc<dyn Machine>, kernel: Kernel, types: Types, numbered: Numbered) -> Processes {
         let vdso = types.vdso.as_ref().and_then(|bytes| program(VDSO, Arc::new(bytes.to_vec())));
         Processes {
             memory: Memory(memory),
@@ -101,8 +119,36 @@ impl Processes {
             spaces: HashMap::new(),
             programs: HashMap::new(),
             vdso,
+            numbered,
             unread: 0,
         }
+    }
+
+    /// The kernel whose processes they are.
+    pub(super) fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
+    /// Leaves out a number of an address space, which is used for another.
+    pub(super) fn take_space(&mut self) {
+        self.numbered.next_space();
+    }
+
+    /// How many were announced, these and all before.
+    pub(super) fn numbered(&self) -> Numbered {
+        Numbered {
+            processes: self.numbered.processes + self.processes.len() as u32,
+            threads: self.numbered.threads + self.threads.len() as u32,
+            spaces: self.numbered.spaces + self.spaces.len() as u32,
+        }
+    }
+
+    /// What could not be read, in a sentence.
+    pub(super) fn remark(&self) -> Option<String> {
+        let unread = self.unread;
+        (unread > 0).then(|| format!(
+            "the mappings of the guest's processes changed {unread} times while they were read: some code of theirs may have no name"
+        ))
     }
 
     /// Passes on a sample, and before it what is new of its thread.
@@ -163,7 +209,7 @@ impl Processes {
         };
         let name = leader.as_ref().map_or(&identity.name, |leader| &leader.name).clone();
         let process_id = self.process(space, leader, process, &name, time_ns, sink);
-        let next = ThreadId(self.threads.len() as u32);
+        let next = ThreadId(self.numbered.threads + self.threads.len() as u32);
         let id = self.threads.get(&key).map_or(next, |thread| thread.id);
         self.threads.insert(key, KnownThread { id, process, name: identity.name.clone() });
         let (tid, start_ns) = (identity.tid, Some(identity.start_ns));
@@ -181,7 +227,7 @@ impl Processes {
         time_ns: u64,
         sink: &mut dyn FnMut(Event),
     ) -> ProcessId {
-        let next = ProcessId(self.processes.len() as u32);
+        let next = ProcessId(self.numbered.processes + self.processes.len() as u32);
         let program = |time_ns| ProgramSince { time_ns, name: name.to_owned() };
         match self.processes.entry(key) {
             Entry::Occupied(known) => {
@@ -221,7 +267,7 @@ impl Processes {
         (ip, time_ns): (u64, u64),
         sink: &mut dyn FnMut(Event),
     ) -> SpaceId {
-        let next = SpaceId(SPACE.0 + 1 + self.spaces.len() as u32);
+        let next = SpaceId(self.numbered.spaces + self.spaces.len() as u32);
         let owner = self.processes.get(&process).map(|known| known.process.id);
         let known = self.spaces.entry((mm, process)).or_insert_with(|| {
             sink(Event::Space { space: next, guest: GUEST, process: owner, copy_of: None });
@@ -285,52 +331,4 @@ fn program(name: &str, file: Arc<dyn ReadAt>) -> Option<Program> {
     let _ = Symbols::read(&file);
     let names = vec![NamesFrom::Opened(file)];
     Some(Program::new(Parts { name: name.to_owned(), image, names, is_whole: false, is_kernel: false }))
-}
-
-/// A source whose samples are those of the processes of a Linux, if these are known.
-pub(crate) struct WithProcesses<S> {
-    source: S,
-    processes: Option<Processes>,
-}
-
-impl<S> WithProcesses<S> {
-    pub(crate) fn new(source: S, processes: Option<Processes>) -> WithProcesses<S> {
-        WithProcesses { source, processes }
-    }
-}
-
-/// What passes events on, with the processes of the samples among them.
-fn through<'a>(processes: &'a mut Option<Processes>, sink: &'a mut dyn FnMut(Event)) -> impl FnMut(Event) + use<'a> {
-    move |event| match (event, processes.as_mut()) {
-        (Event::Sample(sample), Some(processes)) => processes.sample(sample, sink),
-        (event, _) => sink(event),
-    }
-}
-
-impl<S: Source> Source for WithProcesses<S> {
-    fn started_ns(&self) -> Option<u64> {
-        self.source.started_ns()
-    }
-
-    fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
-        self.source.announce(&mut through(&mut self.processes, sink))
-    }
-
-    fn collect(&mut self, wait: Duration, sink: &mut dyn FnMut(Event)) -> Result<Flow, GuestError> {
-        self.source.collect(wait, &mut through(&mut self.processes, sink))
-    }
-
-    fn counts(&self) -> Counts {
-        self.source.counts()
-    }
-
-    fn detach(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
-        let detached = self.source.detach(&mut through(&mut self.processes, sink));
-        if let Some(unread) = self.processes.as_ref().map(|processes| processes.unread).filter(|unread| *unread > 0) {
-            sink(Event::Warning(format!(
-                "the mappings of the guest's processes changed {unread} times while they were read: some code of theirs may have no name"
-            )));
-        }
-        detached
-    }
 }
