@@ -12,7 +12,7 @@ use crate::arch::x86_64::CoreState;
 use crate::backends::access::{KnownVm, View, VmAccess};
 use crate::bytes::MESSAGE_BYTES_MAX;
 use crate::error::GuestError;
-use crate::files::OpenedFiles;
+use crate::files::{OpenedFiles, Opener};
 use crate::memory::memories_of;
 use crate::sys::{Packets, Received};
 use crate::systems::image::VmImage;
@@ -291,7 +291,10 @@ pub fn attach(
     settings: VmSettings,
     (rate_hz, with_vmm): (u32, bool),
 ) -> Result<(KnownVm<RemoteVm>, OpenedFiles), GuestError> {
-    let opened = OpenedFiles::open(settings.symbols.iter().map(|file| file.path.as_path()));
+    let mut opened = OpenedFiles::open(settings.symbols.iter().map(|file| file.path.as_path()));
+    if settings.processes.root.is_some() {
+        opened = opened.and_by(Opener::start(&launcher.program, &launcher.arguments)?);
+    }
     let task = Task { subject, rate_hz, with_vmm, vcpus: settings.vcpus.clone() };
     // What the guest runs may be found there; before the rights over the VMM are given up.
     let memories = kind.pid().map(memories_of).unwrap_or_default();

@@ -14,7 +14,7 @@ use glass_profiler_core::linux::kernel::Kernel;
 use glass_profiler_core::model::State;
 
 use super::in_ram::InRam;
-use super::processes::{Numbered, Processes};
+use super::processes::{Numbered, Outside, Processes};
 use crate::error::GuestError;
 use crate::memory::Machine;
 use crate::systems::plan::{CopyPlan, GUEST, LinuxPlan, SPACE};
@@ -42,8 +42,8 @@ enum Known {
 }
 
 impl Known {
-    fn of(in_ram: InRam, numbered: Numbered) -> Known {
-        match in_ram.processes(numbered) {
+    fn of(in_ram: InRam, numbered: Numbered, outside: Outside) -> Known {
+        match in_ram.processes(numbered, outside) {
             Ok(processes) => Known::Processes(Box::new(processes)),
             Err(kernel) => Known::Kernel(Box::new(kernel), numbered),
         }
@@ -68,6 +68,7 @@ impl Known {
 pub(crate) struct Followed {
     memory: Arc<dyn Machine>,
     stack_bytes: u32,
+    outside: Outside,
     known: Known,
     /// Where the kernel is.
     range: Range<u64>,
@@ -82,12 +83,12 @@ pub(crate) struct Followed {
 
 impl Followed {
     /// The guest with a kernel whose code and data are in `range`.
-    pub(crate) fn new(in_ram: InRam, range: Range<u64>, stack_bytes: u32) -> Followed {
+    pub(crate) fn new(in_ram: InRam, range: Range<u64>, stack_bytes: u32, outside: Outside) -> Followed {
         let memory = in_ram.memory();
-        let known = Known::of(in_ram, Numbered::KERNEL);
+        let known = Known::of(in_ram, Numbered::KERNEL, outside.clone());
         let ticks = known.kernel().ticks(&*memory).unwrap_or(0);
         let (unknown, last_search) = (None, None);
-        Followed { memory, stack_bytes, known, range, space: SPACE, ticks, unknown, last_search, restarts: 0 }
+        Followed { memory, stack_bytes, outside, known, range, space: SPACE, ticks, unknown, last_search, restarts: 0 }
     }
 
     /// Passes on samples of the guest as it was until now.
@@ -170,7 +171,7 @@ impl Followed {
         let tasks = in_ram.task_plan();
         let mut numbered = self.known.numbered();
         self.space = numbered.next_space();
-        self.known = Known::of(in_ram, numbered);
+        self.known = Known::of(in_ram, numbered, self.outside.clone());
         self.range = program.range();
         self.ticks = self.known.kernel().ticks(&*self.memory).unwrap_or(0);
         self.unknown = None;

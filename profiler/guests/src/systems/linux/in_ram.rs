@@ -13,7 +13,7 @@ use glass_profiler_core::linux::{current, files, mappings, tasks, vdso};
 use glass_profiler_core::map::SymbolMap;
 
 use super::Linux;
-use super::processes::{Numbered, Processes};
+use super::processes::{Numbered, Outside, Processes};
 use crate::error::GuestError;
 use crate::memory::{LiveSpace, Machine, Physical};
 use crate::systems::landmarks;
@@ -118,9 +118,9 @@ impl InRam {
     }
 
     /// Its processes, to be found as samples name them; the kernel alone if it does not describe its types.
-    pub(super) fn processes(self, numbered: Numbered) -> Result<Processes, Kernel> {
+    pub(super) fn processes(self, numbered: Numbered, outside: Outside) -> Result<Processes, Kernel> {
         match self.types {
-            Some(types) => Ok(Processes::new(self.memory, self.kernel, types, numbered)),
+            Some(types) => Ok(Processes::new(self.memory, self.kernel, types, (numbered, outside))),
             None => Err(self.kernel),
         }
     }

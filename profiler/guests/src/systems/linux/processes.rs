@@ -8,7 +8,7 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use glass_profiler_core::budget::Account;
-use glass_profiler_core::elf::ReadAt;
+use glass_profiler_core::elf::{ReadAt, build_id_of};
 use glass_profiler_core::event::{Event, RawSample};
 use glass_profiler_core::guest::{Mode, Process, ProcessId, ProgramSince, SpaceId, Thread, ThreadId};
 use glass_profiler_core::image::Image;
@@ -24,7 +24,9 @@ use glass_profiler_core::program::{NamesFrom, OpenedFile, Parts, Program};
 use glass_profiler_core::symbols::Symbols;
 
 use super::in_ram::Types;
+use crate::files::{HostFile, OpenedFiles};
 use crate::memory::{Machine, Physical};
+use crate::systems::image::GuestProcesses;
 use crate::systems::plan::{GUEST, SPACE};
 
 /// How long the mappings of a process are taken for unchanged while its samples are in them.
@@ -90,6 +92,40 @@ impl Numbered {
     }
 }
 
+/// What is known of a guest's files from elsewhere than its memory, and what is not to be said of its processes.
+#[derive(Debug, Clone)]
+pub(crate) struct Outside {
+    settings: GuestProcesses,
+    opened: OpenedFiles,
+}
+
+impl Outside {
+    pub(crate) fn new(settings: GuestProcesses, opened: OpenedFiles) -> Outside {
+        Outside { settings, opened }
+    }
+
+    /// A program of the guest by its path there, if it is the build that the guest runs.
+    fn program(&self, path: &str, build_id: &[u8]) -> Option<Program> {
+        let root = self.settings.root.as_ref()?;
+        // The guest chose the path.
+        if path.split('/').any(|part| matches!(part, ".." | ".")) {
+            return None;
+        }
+        let path_here = root.join(path.trim_start_matches('/'));
+        let file = HostFile::of_file(self.opened.open_path(&path_here)?).ok()?;
+        let program = program(&self.name(path, 0), Arc::new(file))?;
+        (program.image.build_id.as_deref() == Some(build_id)).then_some(program)
+    }
+
+    /// The name of a file by its path, or by its number.
+    fn name(&self, path: &str, inode: u64) -> String {
+        match (self.settings.without_names, path) {
+            (false, path) if !path.is_empty() => path.to_owned(),
+            _ => format!("[file {inode}]"),
+        }
+    }
+}
+
 /// The processes that samples have named until now.
 pub(crate) struct Processes {
     memory: Memory,
@@ -103,12 +139,18 @@ pub(crate) struct Processes {
     vdso: Option<Program>,
     /// How many were announced before these, of a kernel that ran before.
     numbered: Numbered,
+    outside: Outside,
     /// How often the mappings of a process could not be read.
     unread: u64,
 }
 
 impl Processes {
-    pub(super) fn new(memory: Arc<dyn Machine>, kernel: Kernel, types: Types, numbered: Numbered) -> Processes {
+    pub(super) fn new(
+        memory: Arc<dyn Machine>,
+        kernel: Kernel,
+        types: Types,
+        (numbered, outside): (Numbered, Outside),
+    ) -> Processes {
         let vdso = types.vdso.as_ref().and_then(|bytes| program(VDSO, Arc::new(bytes.to_vec())));
         Processes {
             memory: Memory(memory),
@@ -120,6 +162,7 @@ impl Processes {
             programs: HashMap::new(),
             vdso,
             numbered,
+            outside,
             unread: 0,
         }
     }
@@ -155,7 +198,10 @@ impl Processes {
     pub(crate) fn sample(&mut self, mut sample: RawSample, sink: &mut dyn FnMut(Event)) {
         let task = sample.task.take();
         let found = task.and_then(|task| Some((task.address, self.types.tasks.identity(&task.bytes)?)));
-        if let Some((address, identity)) = found {
+        if let Some((address, mut identity)) = found {
+            if self.outside.settings.without_names {
+                identity.name = format!("thread {}", identity.tid);
+            }
             let memory = self.memory.clone();
             let space = self.kernel.space(&memory);
             let process = self.thread(&space, address, &identity, sample.time_ns, sink);
@@ -185,7 +231,7 @@ impl Processes {
             && known.name == identity.name
         {
             let process = known.process;
-            if is_leader {
+            if is_leader && !self.outside.settings.without_names {
                 self.process(space, None, process, &identity.name, time_ns, sink);
             }
             return process;
@@ -207,7 +253,10 @@ impl Processes {
             // It started no later than its thread.
             _ => (identity.pid, identity.start_ns),
         };
-        let name = leader.as_ref().map_or(&identity.name, |leader| &leader.name).clone();
+        let name = match self.outside.settings.without_names {
+            true => format!("process {}", identity.pid),
+            false => leader.as_ref().map_or(&identity.name, |leader| &leader.name).clone(),
+        };
         let process_id = self.process(space, leader, process, &name, time_ns, sink);
         let next = ThreadId(self.numbered.threads + self.threads.len() as u32);
         let id = self.threads.get(&key).map_or(next, |thread| thread.id);
@@ -239,7 +288,7 @@ impl Processes {
                 known.process.id
             }
             Entry::Vacant(place) => {
-                let offsets = &self.types.tasks;
+                let (offsets, has_names) = (&self.types.tasks, !self.outside.settings.without_names);
                 let of_namespaces = leader.as_ref().and_then(|leader| leader.namespace_tids(space, offsets));
                 let process = Process {
                     id: next,
@@ -248,7 +297,10 @@ impl Processes {
                     namespace_pid: of_namespaces.and_then(|tids| tids.last().copied()).filter(|pid| *pid != key.0),
                     parent: None,
                     start_ns: Some(key.1),
-                    cgroup: leader.and_then(|leader| leader.cgroup(space, offsets)).unwrap_or_default(),
+                    cgroup: leader
+                        .filter(|_| has_names)
+                        .and_then(|leader| leader.cgroup(space, offsets))
+                        .unwrap_or_default(),
                     programs: vec![program(0)],
                 };
                 sink(Event::Process(process.clone()));
@@ -314,12 +366,14 @@ impl Processes {
         Some((program.image.bias_of_mapping(vma.start, vma.page_offset * PAGE_BYTES)?, program))
     }
 
-    /// A program, by what the guest has of its file in memory.
+    /// A program, by what the guest has of its file in memory, and else by the file of the same build outside.
     fn read(&self, file: &File) -> Option<Program> {
         let cached = CachedFile::new(self.memory.clone(), self.types.pages, file.contents?, file.bytes);
         let kept: Arc<dyn ReadAt> = Arc::new(Kept::new(cached));
-        let path = file.path.clone().unwrap_or_else(|| format!("[file {}]", file.inode));
-        program(&path, kept)
+        let path = file.path.as_deref().unwrap_or_default();
+        let build_id = build_id_of(&*kept);
+        let outside = build_id.and_then(|build_id| self.outside.program(path, &build_id));
+        outside.or_else(|| program(&self.outside.name(path, file.inode), kept))
     }
 }
 
