@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -89,6 +89,46 @@ fn part_of(path: &Path) -> Option<(PathBuf, PathBuf)> {
     Some((target, part))
 }
 
+/// A file that only its owner may read, and that appears under its name when it is whole. Dropped before [`keep`](PartFile::keep), it
+/// leaves what was there.
+pub(crate) struct PartFile {
+    file: File,
+    target: PathBuf,
+    part: PathBuf,
+    is_kept: bool,
+}
+
+impl PartFile {
+    /// Makes it beside the final path, which is an ordinary file or none.
+    pub(crate) fn create(path: &Path) -> Result<PartFile> {
+        let cannot = || format!("cannot write {}", path.display());
+        let parts = part_of(path).ok_or_else(|| anyhow!("it is no ordinary file")).with_context(cannot)?;
+        let (target, part) = parts;
+        let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&part);
+        Ok(PartFile { file: file.with_context(cannot)?, target, part, is_kept: false })
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Gives it its name, which another file may have had.
+    pub(crate) fn keep(mut self) -> io::Result<()> {
+        fs::rename(&self.part, &self.target)?;
+        self.is_kept = true;
+        Ok(())
+    }
+}
+
+impl Drop for PartFile {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            // If it cannot be removed, a part with our number stays.
+            let _ = fs::remove_file(&self.part);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,6 +153,25 @@ mod tests {
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 2, "a part was left behind");
         assert!(ensure_other(&file, &link, "recording").is_err());
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_part_appears_when_it_is_kept() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = glass_tests::folder::Folder::new("files-part").unwrap();
+        let path = folder.file("dump");
+        fs::write(&path, b"first").unwrap();
+        let part = PartFile::create(&path).unwrap();
+        part.file().set_len(9).unwrap();
+        drop(part);
+        assert_eq!(fs::read(&path).unwrap(), b"first");
+        let part = PartFile::create(&path).unwrap();
+        (&mut part.file()).write_all(b"second").unwrap();
+        part.keep().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"second");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "a part was left behind");
+        assert!(PartFile::create(Path::new("/dev/null")).is_err());
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub struct GuestArgs {
     pub name: Option<String>,
 }
 
-fn parse_pid(text: &str) -> Result<u32, String> {
+pub(crate) fn parse_pid(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| "not the number of a process".to_owned())
 }
 

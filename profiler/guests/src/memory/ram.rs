@@ -44,6 +44,14 @@ enum Backing {
     Process { space: ProcessSpace, host: u64 },
 }
 
+/// Where a piece is.
+pub(super) enum Place<'a> {
+    /// In a file, from this offset on.
+    File(&'a File, u64),
+    /// In the memory of a process, from this address on.
+    Process(u32, u64),
+}
+
 /// A range of physical addresses and its offset in a backing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Piece {
@@ -195,6 +203,23 @@ impl Ram {
             is_file: self.is_file,
             is_whole: true,
             ..Ram::default()
+        })
+    }
+
+    /// The ranges of physical addresses that it has, by address.
+    pub fn ranges(&self) -> impl Iterator<Item = std::ops::Range<u64>> {
+        self.pieces.iter().map(|piece| piece.address..piece.address + piece.bytes)
+    }
+
+    /// The same with where each is, to be copied whole.
+    pub(super) fn places(&self) -> impl Iterator<Item = (std::ops::Range<u64>, Place<'_>)> {
+        self.pieces.iter().map(|piece| {
+            let place = match &*self.backings[piece.backing] {
+                Backing::Mapped(_, file) => Place::File(file, piece.offset),
+                Backing::File(file, start) => Place::File(file, start + piece.offset),
+                Backing::Process { space, host } => Place::Process(space.pid, host + piece.offset),
+            };
+            (piece.address..piece.address + piece.bytes, place)
         })
     }
 
