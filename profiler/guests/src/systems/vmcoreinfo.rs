@@ -97,25 +97,26 @@ pub fn find_in_memory(memory: &[u8]) -> Option<Range<usize>> {
 
 /// Searches a dump from an offset on, a multiple of 4. Its holes are not read.
 pub fn find_in(file: &File, from: u64) -> io::Result<Option<Found>> {
-    let end = file.metadata()?.len();
+    let file_bytes = file.metadata()?.len();
     let mut others = 0;
     let mut window = vec![0; WINDOW_BYTES + HEADER_BYTES + TEXT_BYTES_MAX];
     let mut at = from;
-    while at < end && others < OTHERS_MAX {
-        at = match seek(file, SeekFrom::Data(at)) {
-            // Of the block that has it, which may start before.
-            Ok(data) => at.max(data & !3),
+    while at < file_bytes && others < OTHERS_MAX {
+        let (start, end) = match seek(file, SeekFrom::Data(at)) {
+            // The text has no zeros, so it does not go on behind a hole.
+            Ok(data) => (at.max(data & !3), seek(file, SeekFrom::Hole(data)).unwrap_or(file_bytes)),
             Err(Errno::NXIO) => break,
             // A file system without holes.
-            Err(_) => at,
+            Err(_) => (at, file_bytes),
         };
-        let wanted = window.len().min(usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX));
-        file.read_exact_at(&mut window[..wanted], at)?;
+        let end = end.min(file_bytes);
+        let wanted = window.len().min(usize::try_from(end.saturating_sub(start)).unwrap_or(usize::MAX));
+        file.read_exact_at(&mut window[..wanted], start)?;
         if let Some(range) = find(&window[..wanted], &mut others) {
             let release = release(&window[range.clone()]);
-            return Ok(Some(Found { range: at + range.start as u64..at + range.end as u64, release }));
+            return Ok(Some(Found { range: start + range.start as u64..start + range.end as u64, release }));
         }
-        at = at.saturating_add(WINDOW_BYTES as u64);
+        at = start.saturating_add(WINDOW_BYTES as u64).min(end.max(start + 4));
     }
     Ok(None)
 }
