@@ -136,6 +136,7 @@ fn summary(dumped: &Dumped, disk_bytes: u64, is_live: bool) -> String {
         seconds => format!("{seconds:.1} s"),
     };
     let stood = match is_live {
+        _ if backend.is_none() => "the guest was not stopped".to_owned(),
         _ if stood.is_zero() => "the guest was paused, and still is".to_owned(),
         true => format!("each vCPU stood for at most {time}"),
         false => format!("the guest stood for {time}"),
@@ -144,8 +145,12 @@ fn summary(dumped: &Dumped, disk_bytes: u64, is_live: bool) -> String {
         Some(release) => format!("Linux {}", printable(release)),
         None => "no VMCOREINFO of a Linux, which crash and drgn need".to_owned(),
     };
+    let vcpus = match backend {
+        Some(backend) => format!("{vcpus} vCPU{plural} by {backend}"),
+        None => "no registers".to_owned(),
+    };
     let (disk, ram) = (mib(disk_bytes), mib(*ram_bytes));
-    format!("{disk} MiB on the disk for {ram} MiB of RAM, {vcpus} vCPU{plural} by {backend}; {stood}; {release}")
+    format!("{disk} MiB on the disk for {ram} MiB of RAM, {vcpus}; {stood}; {release}")
 }
 
 /// The line while it is written, if that takes long and there is a terminal to show it on.

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -10,6 +11,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use glass_profiler_core::names::printable;
 use glass_profiler_core::recording::{self, Recording};
 use glass_profiler_guests::files::HostFiles;
+use rustix::fs::{AtFlags, CWD, OFlags, linkat};
 
 use crate::console::{Busy, say};
 
@@ -95,7 +97,8 @@ pub(crate) struct PartFile {
     file: File,
     target: PathBuf,
     part: PathBuf,
-    is_kept: bool,
+    /// The part has a name, which has to go.
+    has_name: bool,
 }
 
 impl PartFile {
@@ -104,8 +107,19 @@ impl PartFile {
         let cannot = || format!("cannot write {}", path.display());
         let parts = part_of(path).ok_or_else(|| anyhow!("it is no ordinary file")).with_context(cannot)?;
         let (target, part) = parts;
-        let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&part);
-        Ok(PartFile { file: file.with_context(cannot)?, target, part, is_kept: false })
+        let options = || {
+            let mut options = File::options();
+            options.read(true).write(true).mode(0o600);
+            options
+        };
+        let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        // A file without a name is gone with us, even if we are killed. Not each file system has such.
+        let nameless = options().custom_flags(OFlags::TMPFILE.bits() as i32).open(folder);
+        let (file, has_name) = match nameless {
+            Ok(file) => (file, false),
+            Err(_) => (options().create_new(true).open(&part).with_context(cannot)?, true),
+        };
+        Ok(PartFile { file, target, part, has_name })
     }
 
     pub(crate) fn file(&self) -> &File {
@@ -114,15 +128,20 @@ impl PartFile {
 
     /// Gives it its name, which another file may have had.
     pub(crate) fn keep(mut self) -> io::Result<()> {
+        if !self.has_name {
+            let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+            linkat(CWD, own, CWD, &self.part, AtFlags::SYMLINK_FOLLOW)?;
+            self.has_name = true;
+        }
         fs::rename(&self.part, &self.target)?;
-        self.is_kept = true;
+        self.has_name = false;
         Ok(())
     }
 }
 
 impl Drop for PartFile {
     fn drop(&mut self) {
-        if !self.is_kept {
+        if self.has_name {
             // If it cannot be removed, a part with our number stays.
             let _ = fs::remove_file(&self.part);
         }

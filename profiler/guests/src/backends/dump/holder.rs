@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use super::copy::{self, Progress};
 use super::elf::{Head, head};
 use super::messages::{Outcome, Report};
+use super::ram_only::RamOnly;
 use super::whole::{Stopped, WholeVm};
 use super::{Task, system};
 use crate::backends::Backend;
@@ -88,8 +89,9 @@ fn dump(link: &Link, file: File, task: &Task) -> Result<Outcome, GuestError> {
         Found::Process => return Err(GuestError::NoVcpu(task.pid)),
     };
     match task.backend {
-        Backend::Kvm => dump_whole(link, file, task, KvmVm::seize(task.pid, &[])?),
-        Backend::Gdbstub | Backend::Monitor => dump_whole(link, file, task, QemuVm::connect(&vm, &[])?),
+        None => dump_whole(link, file, task, RamOnly::of(task.pid)?),
+        Some(Backend::Kvm) => dump_whole(link, file, task, KvmVm::seize(task.pid, &[])?),
+        Some(Backend::Gdbstub | Backend::Monitor) => dump_whole(link, file, task, QemuVm::connect(&vm, &[])?),
     }
 }
 

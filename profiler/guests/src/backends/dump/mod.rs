@@ -12,6 +12,7 @@ mod copy;
 mod elf;
 mod holder;
 mod messages;
+mod ram_only;
 pub(crate) mod whole;
 
 pub use holder::serve;
@@ -56,8 +57,8 @@ fn system(action: &str, error: io::Error) -> GuestError {
 pub struct Task {
     /// The VMM.
     pub pid: u32,
-    /// By which backend it is stopped.
-    pub backend: Backend,
+    /// By which backend it is stopped; by none, it is not, and its registers are not read.
+    pub backend: Option<Backend>,
     /// The VM runs while its RAM is copied.
     pub is_live: bool,
 }
@@ -65,7 +66,11 @@ pub struct Task {
 impl Task {
     /// As words of a command line.
     pub fn to_arguments(&self) -> Vec<String> {
-        let backend = if self.backend == Backend::Kvm { "kvm" } else { "gdbstub" };
+        let backend = match self.backend {
+            Some(Backend::Kvm) => "kvm",
+            Some(Backend::Gdbstub | Backend::Monitor) => "gdbstub",
+            None => "none",
+        };
         let how = if self.is_live { "live" } else { "stopped" };
         vec![DUMP.to_owned(), backend.to_owned(), how.to_owned(), self.pid.to_string()]
     }
@@ -74,8 +79,9 @@ impl Task {
     pub fn of_arguments(words: &[String]) -> Option<Task> {
         let [first, backend, how, pid] = words else { return None };
         let backend = match backend.as_str() {
-            "kvm" => Backend::Kvm,
-            "gdbstub" => Backend::Gdbstub,
+            "kvm" => Some(Backend::Kvm),
+            "gdbstub" => Some(Backend::Gdbstub),
+            "none" => None,
             _ => return None,
         };
         let is_live = match how.as_str() {
@@ -118,8 +124,8 @@ pub enum Stage {
 /// A dump that was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dumped {
-    /// By which backend.
-    pub backend: Backend,
+    /// By which backend the vCPUs were stopped, if one works.
+    pub backend: Option<Backend>,
     /// How many vCPUs have their registers in it.
     pub vcpus_read: u32,
     /// How many there are.
@@ -155,8 +161,14 @@ impl Dump<'_> {
         let Plan { backends, obstacles, .. } = plan(self.vm, self.backend);
         let mut passed_over: Vec<GuestError> = obstacles.into_iter().map(|(_, error)| error).collect();
         for backend in backends {
-            match self.write_by(backend, goes_on) {
+            match self.write_by(Some(backend), goes_on) {
                 Err(error) if error.is_of_the_backend() => passed_over.push(error),
+                written => return written,
+            }
+        }
+        if self.is_live && self.vm.is_x86 {
+            match self.write_by(None, goes_on) {
+                Err(error) if error.is_of_the_backend() => {}
                 written => return written,
             }
         }
@@ -164,7 +176,7 @@ impl Dump<'_> {
         Err(passed_over.into_iter().next().unwrap_or_else(|| GuestError::UnknownVmm(self.vm.vmm.clone())))
     }
 
-    fn write_by(&self, backend: Backend, goes_on: &mut dyn FnMut(Stage) -> bool) -> Result<Dumped, GuestError> {
+    fn write_by(&self, backend: Option<Backend>, goes_on: &mut dyn FnMut(Stage) -> bool) -> Result<Dumped, GuestError> {
         let (outcome, mut warnings) = self.hold(backend, goes_on)?;
         let Outcome { vcpus, ram_bytes, written_bytes, unread_bytes, stood, notes } = outcome;
         if unread_bytes > 0 {
@@ -186,7 +198,7 @@ impl Dump<'_> {
     /// Has a holder copy the VM. Its end is requested by the end of the socket.
     fn hold(
         &self,
-        backend: Backend,
+        backend: Option<Backend>,
         goes_on: &mut dyn FnMut(Stage) -> bool,
     ) -> Result<(Outcome, Vec<String>), GuestError> {
         let failed = |error| system("start the process that holds the VM", error);
@@ -310,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_task_survives_the_command_line() {
-        for (backend, is_live) in [(Backend::Kvm, false), (Backend::Gdbstub, true)] {
+        for (backend, is_live) in [(Some(Backend::Kvm), false), (Some(Backend::Gdbstub), true), (None, true)] {
             let task = Task { pid: 7, backend, is_live };
             assert_eq!(Task::of_arguments(&task.to_arguments()), Some(task));
         }
