@@ -103,7 +103,7 @@ pub fn find_in(file: &File, from: u64) -> io::Result<Option<Found>> {
     let mut at = from;
     while at < file_bytes && others < OTHERS_MAX {
         let (start, end) = match seek(file, SeekFrom::Data(at)) {
-            // The text has no zeros, so it does not go on behind a hole.
+            // The text has no zeros, so it ends in front of a hole.
             Ok(data) => (at.max(data & !3), seek(file, SeekFrom::Hole(data)).unwrap_or(file_bytes)),
             Err(Errno::NXIO) => break,
             // A file system without holes.

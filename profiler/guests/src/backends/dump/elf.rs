@@ -1,6 +1,6 @@
 //! The headers of a dump: an ELF core as QEMU's `dump-guest-memory` writes it without paging.
 //!
-//! A `NOTE` segment comes first: `NT_PRSTATUS` of each vCPU, then QEMU's note of each, then room for `VMCOREINFO`, which is searched when
+//! The first segment is a `NOTE`: `NT_PRSTATUS` of each vCPU, then QEMU's note of each, then room for `VMCOREINFO`, which is searched when
 //! the guest runs again. A `LOAD` segment for each piece of RAM follows, with its physical address, and 0 as its virtual one.
 
 use std::fs::File;
@@ -156,6 +156,22 @@ mod tests {
         expected.push(of("VMCOREINFO", 0, vmcoreinfo::TEXT_BYTES_MAX));
         assert_eq!(notes_of(&std::fs::read(&path).unwrap()), expected);
         assert!(head.notes.add_vmcoreinfo(&file, &[b'x'; vmcoreinfo::TEXT_BYTES_MAX + 1]).is_err());
+    }
+
+    #[test]
+    fn our_reader_of_dumps_reads_it() {
+        use object::ReadCache;
+        let folder = Folder::new("dump-reader").unwrap();
+        let file = File::options().read(true).write(true).create_new(true).open(folder.file("core")).unwrap();
+        let pieces = [0..0xa0000, 1 << 32..(1 << 32) + (1 << 20)];
+        let mut head = head(&[(0, AllRegisters { rip: 7, ..AllRegisters::default() })], &pieces).unwrap();
+        file.set_len(head.file_bytes).unwrap();
+        file.write_all_at(&head.bytes, 0).unwrap();
+        head.notes.add_vmcoreinfo(&file, b"OSRELEASE=6.1\n").unwrap();
+        let parts = crate::backends::file::parse(&ReadCache::new(file), head.file_bytes, &head.bytes[..16]).unwrap();
+        let found: Vec<_> = parts.pieces.iter().map(|piece| piece.address..piece.address + piece.bytes).collect();
+        assert_eq!((&found[..], parts.cores.len(), parts.warning), (&pieces[..], 1, None));
+        assert_eq!(parts.cores[0].registers.rip, 7);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The process that stops a VM and copies its RAM. It parses nothing that the guest has written.
 //!
-//! While the VM stands it waits for nothing without a bound: a thread of its own writes, and if that makes no progress, the VM is let go.
+//! While the VM stands it waits for nothing without a bound: a thread of its own writes, and if that makes no progress, the VM is released.
 
 use std::fs::File;
 use std::io;
@@ -113,7 +113,7 @@ struct Copy {
 
 fn dump_attached(link: &Link, file: File, task: &Task, vm: &mut impl WholeVm) -> Result<Outcome, GuestError> {
     vm.prepare()?;
-    let ram = vm.ram().ok_or_else(|| GuestError::NoRamFile(task.pid))?;
+    let ram = vm.ram().ok_or(GuestError::NoRamFile(task.pid))?;
     let pieces = content::of(ram).map_err(|error| system("read the VM's RAM", error))?;
     let ranges: Vec<Range<u64>> = pieces.iter().map(|piece| piece.range.clone()).collect();
     let ram_bytes = pieces.iter().map(Piece::bytes).sum();

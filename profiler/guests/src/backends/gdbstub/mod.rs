@@ -50,6 +50,9 @@ use freeze::Freezer;
 use stub::{Hold, Stub};
 use switch::{Found, Switch};
 
+/// The registers of a core as they were sent, and whether it is halted.
+type Digits = (Vec<u8>, bool);
+
 /// A VM that is attached to.
 pub struct QemuVm {
     pid: u32,
@@ -214,7 +217,7 @@ impl QemuVm {
     }
 
     /// The same with the registers as they were sent.
-    fn hold_digits(&mut self, indices: &[usize]) -> Result<(Hold, Vec<(Vec<u8>, bool)>), GuestError> {
+    fn hold_digits(&mut self, indices: &[usize]) -> Result<(Hold, Vec<Digits>), GuestError> {
         let mut commands = Vec::with_capacity(3 * indices.len());
         for index in indices {
             let thread = &self.threads[*index];
