@@ -15,6 +15,7 @@ mod served;
 mod service;
 mod sockets;
 mod trace;
+mod vmcoreinfo;
 mod xen;
 
 use fastrand::Rng;
@@ -66,6 +67,7 @@ pub const ALL: &[&dyn Target] = &[
     &guests::Monitors,
     &guests::Dumps,
     &guests::Pages,
+    &vmcoreinfo::Vmcoreinfo,
     &kernel::Kernel,
     &service::Http,
     &service::QueueDisk,
