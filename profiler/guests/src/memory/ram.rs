@@ -218,7 +218,7 @@ impl Ram {
                 }
                 // The memory of a process.
                 Backing::File(..) | Backing::Process { .. } => {
-                    return std::iter::once(piece.address..piece.address + piece.bytes).collect();
+                    return std::iter::once(piece.address..piece.address + piece.bytes).collect::<Vec<_>>();
                 }
             };
             let data = data_of(file, start..start + piece.bytes);
