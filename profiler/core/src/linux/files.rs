@@ -12,9 +12,9 @@ const PATH_BYTES_MAX: usize = 4096;
 const NAME_BYTES_MAX: u64 = 255;
 /// The longest name of a file system that is compared.
 const FILE_SYSTEM_BYTES_MAX: usize = 16;
-/// In `file.f_mode`: the file of an overlay file system's lower layer, which has its place in the overlay beside it (`FMODE_BACKING`, since
-/// Linux 6.7).
-const MODE_BACKING: u64 = 1 << 25;
+/// In `file.f_mode`: perhaps a file of a layer of an overlay, which has its place in the overlay beside it (`FMODE_BACKING`: bit 25 since Linux
+/// 6.5, bit 24 since 6.14 and in later 6.12; bit 25 is then `FMODE_NONOTIFY`).
+const MODE_BACKING: u64 = 1 << 24 | 1 << 25;
 
 /// A device, as `/proc/PID/maps` shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -49,8 +49,8 @@ pub struct File {
 pub struct Offsets {
     /// Dentry, mount, inode, address space, mode.
     file: Fields<5>,
-    /// Dentry and mount in an overlay.
-    overlay: Option<Fields<2>>,
+    /// Of kernels that have it.
+    overlay: Option<Overlay>,
     /// Parent, name and its length, inode, place in the table of names.
     dentry: Fields<5>,
     /// Mount below, place in that, own root.
@@ -65,16 +65,44 @@ pub struct Offsets {
     kind: Fields<1>,
 }
 
+/// Where a file of a layer has its place in the overlay (`backing_file`).
+#[derive(Debug, Clone, Copy)]
+struct Overlay {
+    /// Dentry and mount.
+    path: Fields<2>,
+    /// The file system of a dentry, and that of a mount.
+    of_dentry: Fields<1>,
+    of_mount: Fields<1>,
+}
+
+impl Overlay {
+    /// `None` before Linux 6.7, in which the file itself has this place.
+    fn of(btf: &Btf<'_>) -> Option<Overlay> {
+        Some(Overlay {
+            path: Fields::of(btf, ["backing_file.user_path.dentry", "backing_file.user_path.mnt"]).ok()?,
+            of_dentry: Fields::of(btf, ["dentry.d_sb"]).ok()?,
+            of_mount: Fields::of(btf, ["vfsmount.mnt_sb"]).ok()?,
+        })
+    }
+
+    /// The dentry and the mount, if the file at an address is in an overlay: behind others there is something else.
+    fn place(&self, space: &Space<'_>, file: u64) -> Option<(u64, u64)> {
+        let [dentry, mount] = self.path.read(space, file)?;
+        let of_dentry = self.of_dentry.read(space, pointer(dentry, 8)?)?;
+        let of_mount = self.of_mount.read(space, pointer(mount, 8)?)?;
+        (of_dentry == of_mount && pointer(of_mount[0], 8).is_some()).then_some((dentry, mount))
+    }
+}
+
 impl Offsets {
     /// Those of a kernel; the error is a member that its types lack.
     pub fn of(btf: &Btf<'_>) -> Result<Offsets, &'static str> {
         let file = ["file.f_path.dentry", "file.f_path.mnt", "file.f_inode", "file.f_mapping", "file.f_mode"];
-        let overlay = ["backing_file.user_path.dentry", "backing_file.user_path.mnt"];
         let dentry =
             ["dentry.d_parent", "dentry.d_name.name", "dentry.d_name.len", "dentry.d_inode", "dentry.d_hash.pprev"];
         Ok(Offsets {
             file: Fields::of(btf, file)?,
-            overlay: Fields::of(btf, overlay).ok(),
+            overlay: Overlay::of(btf),
             dentry: Fields::of(btf, dentry)?,
             mount: Fields::of(btf, ["mount.mnt_parent", "mount.mnt_mountpoint", "mount.mnt.mnt_root"])?,
             mount_inside: offset(btf, "mount.mnt")?,
@@ -195,8 +223,8 @@ pub fn file(space: &Space<'_>, at: u64, offsets: &Offsets) -> Option<File> {
     let bytes = own.bytes;
     let mut shown = own;
     let overlay = offsets.overlay.filter(|_| mode & MODE_BACKING != 0);
-    if let Some([upper_name, upper_mount]) = overlay.and_then(|overlay| overlay.read(space, at)) {
-        (name_at, mount_at) = (upper_name, upper_mount);
+    if let Some(place) = overlay.and_then(|overlay| overlay.place(space, at)) {
+        (name_at, mount_at) = place;
         shown = inode(space, dentry(space, name_at, offsets)?.inode, offsets)?;
     }
     let name = dentry(space, name_at, offsets)?;

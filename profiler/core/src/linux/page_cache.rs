@@ -213,6 +213,10 @@ impl<M: Physical + Send + Sync> ReadAt for CachedFile<M> {
         self.bytes
     }
 
+    fn has_holes(&self) -> bool {
+        true
+    }
+
     fn read_at(&self, offset: u64, into: &mut [u8]) -> bool {
         if offset.checked_add(into.len() as u64).is_none_or(|end| end > self.bytes) {
             return false;
