@@ -13,4 +13,6 @@ pub mod mappings;
 pub mod page_cache;
 pub mod space;
 mod structures;
+#[cfg(test)]
+mod testing;
 pub mod vdso;
