@@ -18,3 +18,29 @@ pub fn vdso(space: &Space<'_>, btf: &Btf<'_>, address: impl Fn(&str) -> Option<u
     let file = space.bytes(pointer(data, 1)?, usize::try_from(bytes).ok().filter(|_| bytes <= BYTES_MAX)?)?;
     file.starts_with(b"\x7fELF").then_some(file)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{DIRECT, Memory, types};
+    use super::*;
+
+    #[test]
+    fn its_bytes_by_either_symbol() {
+        let (memory, types) = (Memory::new(), types(false));
+        let btf = Btf::parse(&types, None).unwrap();
+        memory.words(DIRECT + 0x100, &[DIRECT + 0x3000, 0x1800]);
+        memory.bytes(DIRECT + 0x3000, b"\x7fELF");
+        for name in SYMBOLS {
+            let address = |asked: &str| (asked == name).then_some(DIRECT + 0x100);
+            let file = vdso(&memory.space(), &btf, address).unwrap();
+            assert!(file.len() == 0x1800 && file.starts_with(b"\x7fELF\0"));
+        }
+        assert_eq!(vdso(&memory.space(), &btf, |_| None), None);
+        for image in
+            [[DIRECT + 0x3008, 0x1800], [DIRECT + 0x3000, BYTES_MAX + 1], [0x3000, 0x1800], [DIRECT + 0x3000, 3]]
+        {
+            memory.words(DIRECT + 0x100, &image);
+            assert_eq!(vdso(&memory.space(), &btf, |_| Some(DIRECT + 0x100)), None);
+        }
+    }
+}
