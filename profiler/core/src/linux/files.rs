@@ -270,7 +270,7 @@ mod tests {
     }
 
     fn mount_at(index: u64) -> u64 {
-        DIRECT + 0x3000 + index * 0x40
+        DIRECT + 0xd000 + index * 0x40
     }
 
     fn dentry(memory: &Memory, index: u64, parent: u64, name: &str, inode: u64) {
