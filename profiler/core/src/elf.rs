@@ -167,6 +167,14 @@ impl Drop for Parts<'_> {
     }
 }
 
+/// A range of a file with holes.
+pub(crate) struct Incomplete {
+    /// With zeros in place of what is missing.
+    pub(crate) bytes: Arc<[u8]>,
+    /// What is there of `bytes`, sorted.
+    pub(crate) there: Vec<Range<usize>>,
+}
+
 struct Part {
     start: u64,
     bytes: Vec<u8>,
@@ -197,9 +205,8 @@ impl<'f> Parts<'f> {
         read.then_some(data)
     }
 
-    /// Of a file with holes, reads what is there of a range, for itself alone; the rest is zeros. The account holds it from now on. Returns
-    /// the parts that are there, sorted.
-    pub(crate) fn read_around_holes(&self, range: Range<u64>) -> Option<(Arc<[u8]>, Vec<Range<usize>>)> {
+    /// Of a file with holes, reads what is there of a range, for itself alone. The account holds it from now on.
+    pub(crate) fn read_around_holes(&self, range: Range<u64>) -> Option<Incomplete> {
         let bytes =
             range.end.checked_sub(range.start).filter(|_| self.has_holes() && range.end <= self.file.bytes())?;
         self.account.hold(bytes).ok()?;
@@ -217,7 +224,7 @@ impl<'f> Parts<'f> {
             }
             done = end;
         }
-        Some((data, there))
+        Some(Incomplete { bytes: data, there })
     }
 
     /// Whether pages of the file are missing.

@@ -2,13 +2,12 @@
 //! Base 5, 10.6.2).
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use gimli::UnwindSection;
 use object::{Object, ObjectSection};
 
 use super::{Entry, Reader, parsed, sorted};
-use crate::elf::{Elf, ImageError, Parts};
+use crate::elf::{Elf, ImageError, Incomplete, Parts};
 
 /// Version 1; the addresses of the table and of its entries as linkers write them: 4 bytes, relative to themselves or to the header.
 const START: [u8; 4] = [1, 0x1b, 3, 0x3b];
@@ -19,10 +18,7 @@ const FUNCTION_BYTES: usize = 8;
 
 /// A table of which parts are missing.
 pub(super) struct Around {
-    /// With zeros in place of what is missing.
-    pub(super) bytes: Arc<[u8]>,
-    /// The rest, sorted.
-    there: Vec<Range<usize>>,
+    pub(super) table: Incomplete,
     /// Where entries are in it, by the functions' addresses; some may be missing.
     places: Vec<usize>,
 }
@@ -34,10 +30,10 @@ pub(super) fn read(parts: &Parts<'_>, file: &Elf<'_>) -> Option<Around> {
         let (start, bytes) = section.file_range()?;
         Some((section.address(), parts.read_around_holes(start..start.checked_add(bytes)?)?))
     };
-    let (table_at, (bytes, there)) = section(".eh_frame").filter(|(_, (_, there))| !there.is_empty())?;
-    let mut found = Around { bytes, there, places: Vec::new() };
-    let by_header = section(".eh_frame_hdr").and_then(|(header_at, (header, there))| {
-        let addresses = functions(&header, &there)?;
+    let (table_at, table) = section(".eh_frame").filter(|(_, table)| !table.there.is_empty())?;
+    let mut found = Around { table, places: Vec::new() };
+    let by_header = section(".eh_frame_hdr").and_then(|(header_at, header)| {
+        let addresses = functions(&header)?;
         let place = |relative: i32| header_at.wrapping_add_signed(relative.into()).wrapping_sub(table_at);
         let mut places: Vec<usize> = addresses.filter_map(|relative| usize::try_from(place(relative)).ok()).collect();
         places.sort_unstable();
@@ -50,13 +46,14 @@ pub(super) fn read(parts: &Parts<'_>, file: &Elf<'_>) -> Option<Around> {
 }
 
 /// The addresses of entries in the table of functions, relative to its header; `None` if that is not there, or another kind.
-fn functions<'h>(header: &'h [u8], there: &'h [Range<usize>]) -> Option<impl Iterator<Item = i32> + 'h> {
-    if !header.starts_with(&START) || there.first()?.start != 0 {
+fn functions(header: &Incomplete) -> Option<impl Iterator<Item = i32>> {
+    let Incomplete { bytes, there } = header;
+    if !bytes.starts_with(&START) || there.first()?.start != 0 {
         return None;
     }
     let parts = there.iter().filter_map(|range| {
         let first = range.start.saturating_sub(HEADER_BYTES).next_multiple_of(FUNCTION_BYTES) + HEADER_BYTES;
-        header.get(first..range.end)
+        bytes.get(first..range.end)
     });
     let functions = parts.flat_map(|part| part.chunks_exact(FUNCTION_BYTES));
     Some(functions.filter_map(|function| Some(i32::from_le_bytes(*function[4..].first_chunk()?))))
@@ -64,14 +61,14 @@ fn functions<'h>(header: &'h [u8], there: &'h [Range<usize>]) -> Option<impl Ite
 
 impl Around {
     fn is_there(&self, range: Range<usize>) -> bool {
-        let after = self.there.partition_point(|there| there.start <= range.start);
-        self.there[..after].last().is_some_and(|there| range.end <= there.end)
+        let after = self.table.there.partition_point(|there| there.start <= range.start);
+        self.table.there[..after].last().is_some_and(|there| range.end <= there.end)
     }
 
     /// A word of 4 bytes that is there.
     fn word(&self, at: usize) -> Option<usize> {
         let end = at.checked_add(4).filter(|end| self.is_there(at..*end))?;
-        Some(u32::from_le_bytes(*self.bytes.get(at..end)?.first_chunk()?) as usize)
+        Some(u32::from_le_bytes(*self.table.bytes.get(at..end)?.first_chunk()?) as usize)
     }
 
     /// Whether all of an entry is there.

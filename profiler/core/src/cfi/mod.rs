@@ -77,7 +77,7 @@ impl Frames {
             None => around_holes = holes::read(parts, file),
         }
         if let Some(found) = &around_holes {
-            of_eh = found.entries(&gimli::EhFrame::from(reader(&found.bytes)), &bases)?;
+            of_eh = found.entries(&gimli::EhFrame::from(reader(&found.table.bytes)), &bases)?;
         }
         if let Some(data) = &debug_frame {
             let mut section = gimli::DebugFrame::from(reader(data));
@@ -86,7 +86,7 @@ impl Frames {
         }
         let bytes = (of_eh.len() + of_debug.len()) * FUNCTION_BYTES;
         account.hold(bytes as u64).and_then(|()| account.over().map_or(Ok(()), Err)).map_err(ImageError::TooMuch)?;
-        let eh_frame = eh_frame.or(around_holes.map(|found| found.bytes));
+        let eh_frame = eh_frame.or(around_holes.map(|found| found.table.bytes));
         static IDS: AtomicU32 = AtomicU32::new(1);
         let id = IDS.fetch_add(1, Ordering::Relaxed);
         Ok(Frames { id, eh_frame, debug_frame, bases, of_eh: of_eh.into(), of_debug: of_debug.into() })

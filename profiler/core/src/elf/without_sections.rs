@@ -75,7 +75,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
 pub(super) fn sections(file: &dyn ReadAt) -> Option<Sections> {
     let section_headers = word(&read::<HEADER_BYTES>(file, 0)?, 40)?;
     let has_headers = section_headers != 0 && section_headers < file.bytes();
-    if has_headers && !(file.has_holes() && !are_headers_there(file)?) {
+    if has_headers && (!file.has_holes() || are_headers_there(file)?) {
         return None;
     }
     made(file)

@@ -394,8 +394,8 @@ mod tests {
     }
 
     #[test]
-    fn loops_and_lies() {
-        let lies = [
+    fn loops_and_violations() {
+        let violations = [
             ("a parent that is a child", dentry_at(4) + 24, dentry_at(5)),
             ("a mount on itself", mount_at(1) + 24, dentry_at(3)),
             ("mounts on each other", mount_at(0) + 16, mount_at(1)),
@@ -403,7 +403,7 @@ mod tests {
             ("a name in no memory", dentry_at(4) + 40, u64::MAX - 1),
             ("a parent in no memory", dentry_at(4) + 24, 0x1000),
         ];
-        for (what, at, value) in lies {
+        for (what, at, value) in violations {
             let memory = example();
             memory.set(at, value);
             if what == "mounts on each other" {

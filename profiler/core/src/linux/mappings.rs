@@ -47,7 +47,7 @@ pub struct AddressSpace {
     pub vdso: u64,
 }
 
-/// The mappings changed while they were read, or are none: nothing can be said.
+/// The mappings changed while they were read, or there are none at this address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Torn;
 
@@ -169,7 +169,7 @@ mod tests {
     fn example(index: u64) -> Vma {
         let start = 0x1_0000 + index * 0x3000;
         let end = if index % 3 == 2 { start + 0x2000 } else { start + 0x3000 };
-        let file = (index % 2 == 0).then_some(FILE);
+        let file = index.is_multiple_of(2).then_some(FILE);
         Vma { start, end, flags: READ | index, page_offset: index * 5, file }
     }
 
@@ -246,7 +246,7 @@ mod tests {
         let leaf = ROOT + 0x100;
         let trees = [
             ("a node that was replaced", leaf, leaf),
-            ("the root of another tree", ROOT, DIRECT + 0x7000 | 1),
+            ("the root of another tree", ROOT, (DIRECT + 0x7000) | 1),
             ("no node", MM + 8, 0x1002),
             ("a kind that there is not", MM + 8, ROOT | 7 << 3 | 6),
             ("keys that descend", leaf + 16, 5),
@@ -284,7 +284,7 @@ mod tests {
         let space = memory.space();
         assert_eq!(list(&space, MM, &offsets).map(|list| list.len()), Some(18));
         let one = memory.reads.load(Ordering::Relaxed);
-        // While the second walk is under way, the node is one again.
+        // During the second walk, the node becomes one again.
         memory.set(ROOT, 0);
         memory.set_later(3, ROOT, MM | 1);
         assert_eq!(list(&space, MM, &offsets).map(|list| list.len()), Some(18));
@@ -319,7 +319,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a guest writes, a walk ends, and does not take much longer than an honest one.
+        /// Whatever a guest writes, a walk ends, and takes a bounded number of reads.
         #[test]
         fn any_memory_is_survived(random in proptest::collection::vec(any::<u64>(), 1..40), has_lists: bool) {
             let memory = if has_lists { listed() } else { tree() };

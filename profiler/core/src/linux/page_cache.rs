@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_about_nodes() {
+    fn nodes_that_violate_their_format() {
         for (at, value, index) in [
             (ROOT, 7, 2),
             (ROOT, 0, 2),
@@ -402,8 +402,8 @@ mod tests {
         assert_eq!((of(PAGING, None), of(five, None)), (DESCRIPTIONS, DESCRIPTIONS_FIVE_LEVELS));
         memory.set(DIRECT + 0x100, DIRECT + 0x4000);
         assert_eq!(of(PAGING, Some(DIRECT + 0x100)), DIRECT + 0x4000);
-        for lie in [0, DIRECT + 0x4001] {
-            memory.set(DIRECT + 0x100, lie);
+        for wrong in [0, DIRECT + 0x4001] {
+            memory.set(DIRECT + 0x100, wrong);
             let types = super::super::testing::types(false);
             let btf = Btf::parse(&types, None).unwrap();
             let found = PageCache::of(&memory.space(), &btf, PAGING, Some(DIRECT + 0x100));
