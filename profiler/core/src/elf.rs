@@ -404,6 +404,13 @@ pub(crate) fn parse_elf<'a>(parts: &'a Parts<'a>) -> Result<Elf<'a>, ImageError>
 }
 
 /// The GNU build id; `None` if there is none that identifies a file: some linkers write zeros.
+/// The GNU build id of an ELF file, if it has one and its headers can be read.
+pub fn build_id_of(file: &dyn ReadAt) -> Option<Vec<u8>> {
+    let account = Account::alone();
+    let parts = Parts::of(file, &account);
+    build_id(&parse_elf(&parts).ok()?).ok()?
+}
+
 pub(crate) fn build_id(file: &Elf<'_>) -> Result<Option<Vec<u8>>, ImageError> {
     Ok(file.build_id()?.filter(|id| id.iter().any(|byte| *byte != 0)).map(<[u8]>::to_vec))
 }

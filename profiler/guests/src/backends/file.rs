@@ -29,7 +29,7 @@ use crate::find::vcpus::{VCPUS_MAX, choose_vcpus};
 use crate::memory::{AddressSpace, Machine};
 use crate::sys::monotonic_ns;
 use crate::systems::image::{VmImage, VmSettings};
-use crate::systems::linux::Processes;
+use crate::systems::linux::Followed;
 use crate::systems::plan::{CopyPlan, HeldCore};
 use crate::{Counts, Flow, Source};
 
@@ -114,7 +114,7 @@ pub struct DumpedVm {
     ram: Arc<FileRam>,
     cores: Vec<(usize, CoreState)>,
     image: VmImage,
-    processes: Option<Processes>,
+    linux: Option<Followed>,
     plan: CopyPlan,
     warnings: Vec<String>,
     delivered: bool,
@@ -239,8 +239,8 @@ impl DumpedVm {
             warnings.extend(image.check(&state, read)?);
             warnings.extend(image.prepare());
         }
-        let (plan, processes) = (image.plan(), image.take_processes());
-        Ok((DumpedVm { ram, cores, image, processes, plan, warnings, delivered: false }, opened))
+        let (plan, linux) = (image.plan(), image.take_linux());
+        Ok((DumpedVm { ram, cores, image, linux, plan, warnings, delivered: false }, opened))
     }
 }
 
@@ -262,8 +262,8 @@ impl Source for DumpedVm {
             for (index, state) in &self.cores {
                 let mut sample = self.plan.sample(*index, *state, &mut core(&self.ram, *state), self.plan.room())?;
                 sample.time_ns = time_ns;
-                match &mut self.processes {
-                    Some(processes) => processes.sample(sample, sink),
+                match &mut self.linux {
+                    Some(linux) => linux.sample(sample, sink),
                     None => sink(Event::Sample(sample)),
                 }
             }
