@@ -403,7 +403,6 @@ pub(crate) fn parse_elf<'a>(parts: &'a Parts<'a>) -> Result<Elf<'a>, ImageError>
     Ok(file)
 }
 
-/// The GNU build id; `None` if there is none that identifies a file: some linkers write zeros.
 /// The GNU build id of an ELF file, if it has one and its headers can be read.
 pub fn build_id_of(file: &dyn ReadAt) -> Option<Vec<u8>> {
     let account = Account::alone();
@@ -411,6 +410,7 @@ pub fn build_id_of(file: &dyn ReadAt) -> Option<Vec<u8>> {
     build_id(&parse_elf(&parts).ok()?).ok()?
 }
 
+/// The GNU build id; `None` if there is none that identifies a file: some linkers write zeros.
 pub(crate) fn build_id(file: &Elf<'_>) -> Result<Option<Vec<u8>>, ImageError> {
     Ok(file.build_id()?.filter(|id| id.iter().any(|byte| *byte != 0)).map(<[u8]>::to_vec))
 }
