@@ -23,6 +23,7 @@ use glass_tests::qmp::Qmp;
 use monitor::Stops;
 use ram::Ram;
 use samples::Seen;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -94,7 +95,13 @@ fn one(outcome: &mut Outcome, run: &Run, parts: &Parts) -> Result<Seen> {
     let figure = |what: &str, unit: &str, value: f64| single(&format!("linux.{}.{what}", name(release)), unit, value);
     let ram = Ram::of(guest.pid())?;
     let found = find(outcome, run, release, &ram)?;
-    let recording = record(outcome, run, release, &guest)?;
+    let recording = record(outcome, run, &guest, &figure, None)?;
+    // The files of its root are given too: what that adds is what the guest has not in memory.
+    let root = parts.root.files.as_path();
+    let with_root = match run.is_short() {
+        true => None,
+        false => Some(record(outcome, run, &guest, &|_, _, _| None, Some(root))?),
+    };
     let truth = guest.collect()?;
     let equal = equal::compare(&ram, &found, &truth)?;
     for (what, (equal, all), differences) in equal.counts() {
@@ -117,6 +124,13 @@ fn one(outcome: &mut Outcome, run: &Run, parts: &Parts) -> Result<Seen> {
     outcome.note(format!("{}: {}", parts.kernel.version, seen.summary()));
     seen.programs().into_iter().chain(seen.wrong()).for_each(|line| outcome.note(format!("  {line}")));
     recording.profile.warnings.iter().for_each(|warning| outcome.note(format!("  {release}, warning: {warning}")));
+    if let Some(with_root) = with_root {
+        let seen = Seen::of(release, &with_root.profile, &truth);
+        outcome.add(figure("with_root.user_stacks_whole_percent", "%", percent(seen.whole, seen.with_user)));
+        outcome.note(format!("{} with the files of its root: {}", parts.kernel.version, seen.summary()));
+        seen.programs().into_iter().for_each(|line| outcome.note(format!("  {line}")));
+        seen.most_broken(SHOWN).into_iter().for_each(|line| outcome.note(line));
+    }
     Ok(seen)
 }
 
@@ -141,13 +155,22 @@ fn find(outcome: &mut Outcome, run: &Run, release: Release, ram: &Ram) -> Result
     found.context("there is no kernel in the RAM of the guest")
 }
 
-/// Records as a user does, and counts how often the guest was stopped for other things than samples.
-fn record(outcome: &mut Outcome, run: &Run, release: Release, guest: &Guest) -> Result<recording::Recording> {
+/// Records as a user does, and counts how often the guest was stopped for other things than samples. `root` has the files of its root.
+fn record(
+    outcome: &mut Outcome,
+    run: &Run,
+    guest: &Guest,
+    figure: &dyn Fn(&str, &str, f64) -> Option<Figure>,
+    root: Option<&Path>,
+) -> Result<recording::Recording> {
     let seconds = run.size(SECONDS, SECONDS_SHORT);
     let file = guest.folder().file("bench.glass");
     let stops = Stops::count(&guest.folder().file("lab-qmp"))?;
     let mut command = Command::new(programs::built("glass").context("glass is not built")?);
     command.args(["record", "--pid", &guest.pid().to_string(), "--rate", RATE]);
+    if let Some(root) = root {
+        command.arg("--guest-root").arg(root);
+    }
     command.args(["--duration", &seconds.to_string(), "--output"]).arg(&file);
     let mut process = Process::spawn(&mut command, &guest.folder().file("record.log"))?;
     let status = process.wait(Duration::from_secs(seconds) + AROUND);
@@ -157,12 +180,8 @@ fn record(outcome: &mut Outcome, run: &Run, release: Release, guest: &Guest) -> 
     let recording = recording::open(&std::fs::read(&file)?, &mut NoFiles)?;
     ensure!(!recording.profile.samples.is_empty(), "glass record took no sample: {}", process.output());
     let for_samples = samples::stops(&recording.profile);
-    outcome.add(single(
-        &format!("linux.{}.attach_stops", name(release)),
-        "stops",
-        stops.saturating_sub(for_samples) as f64,
-    ));
-    outcome.note(format!("{release}: the guest was stopped {stops} times, {for_samples} times of these for samples"));
+    outcome.add(figure("attach_stops", "stops", stops.saturating_sub(for_samples) as f64));
+    outcome.note(format!("the guest was stopped {stops} times, {for_samples} times of these for samples"));
     // The monitor is free again.
     Qmp::connect(&guest.folder().file("lab-qmp"))?;
     Ok(recording)
