@@ -7,6 +7,7 @@ mod files;
 mod guests;
 mod jit;
 mod kernel;
+mod linux;
 mod names;
 mod network;
 mod programs;
@@ -67,6 +68,7 @@ pub const ALL: &[&dyn Target] = &[
     &guests::Dumps,
     &guests::Pages,
     &kernel::Kernel,
+    &linux::Linux,
     &service::Http,
     &service::QueueDisk,
     &service::Host,
