@@ -83,8 +83,7 @@ fn read(memory: &Memory<'_>, kernel: &Kernel, types: &[u8]) -> Found {
     assert!(current::slots(kernel, memory, &types).len() <= 8192);
     let _ = (current::direct_map(kernel, memory), kernel.is_there(memory));
     found.modules = modules::list(kernel, memory, &offsets.modules).map_or(0, |modules| modules.len());
-    let image = kernel.symbols.address("vdso_image_64");
-    let _ = image.and_then(|image| vdso::vdso(&space, &types, image));
+    let _ = vdso::vdso(&space, &types, |name| kernel.symbols.address(name));
     let listed = tasks::list(kernel, memory, &offsets.tasks).unwrap_or_default().tasks;
     found.tasks = listed.len();
     let pages = PageCache::of(&space, &types, kernel.paging, kernel.symbols.address("vmemmap_base")).ok();

@@ -199,8 +199,8 @@ impl InRam<'_> {
             processes += 1;
         }
         assert!(processes > 20, "{processes} processes");
-        let image = self.kernel.symbols.address("vdso_image_64").expect("the kernel has a vDSO");
-        assert!(vdso::vdso(&space, self.types, image).is_some_and(|bytes| bytes.len() >= PAGE_BYTES as usize));
+        let vdso = vdso::vdso(&space, self.types, |name| self.kernel.symbols.address(name));
+        assert!(vdso.is_some_and(|bytes| bytes.len() >= PAGE_BYTES as usize));
         format!("{lines} lines of {processes} processes; {}", self.pages(&space, root, &programs))
     }
 
