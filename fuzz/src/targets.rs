@@ -7,6 +7,7 @@ mod files;
 mod guests;
 mod jit;
 mod kernel;
+mod linux;
 mod names;
 mod network;
 mod programs;
@@ -69,6 +70,7 @@ pub const ALL: &[&dyn Target] = &[
     &guests::Pages,
     &vmcoreinfo::Vmcoreinfo,
     &kernel::Kernel,
+    &linux::Linux,
     &service::Http,
     &service::QueueDisk,
     &service::Host,

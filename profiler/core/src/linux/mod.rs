@@ -17,4 +17,6 @@ pub mod page_cache;
 pub mod space;
 mod structures;
 pub mod tasks;
+#[cfg(test)]
+mod testing;
 pub mod vdso;

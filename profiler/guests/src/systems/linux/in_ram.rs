@@ -45,7 +45,7 @@ impl Types {
     /// The error is a member that the kernel's types lack.
     fn of(kernel: &Kernel, memory: &dyn Physical, btf: &Btf<'_>) -> Result<Types, String> {
         let (space, symbols) = (kernel.space(memory), &kernel.symbols);
-        let vdso = symbols.address("vdso_image_64").and_then(|image| vdso::vdso(&space, btf, image));
+        let vdso = vdso::vdso(&space, btf, |name| symbols.address(name));
         Ok(Types {
             tasks: tasks::Offsets::of(btf)?,
             mappings: mappings::Offsets::of(btf)?,
