@@ -15,12 +15,14 @@ mod host_view;
 mod import;
 mod info;
 mod jail;
+mod linux;
 mod man;
 mod new;
 mod ps;
 mod record;
 mod report;
 mod run;
+mod stacks;
 mod symbolizer;
 mod tail;
 mod tap;
@@ -49,6 +51,7 @@ enum Command {
     Disk(disk::Args),
     Tap(tap::Args),
     Ps(ps::Args),
+    Stacks(stacks::Args),
     Record(record::Args),
     Top(top::Args),
     Trace(trace::Args),
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         Command::Disk(args) => disk::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Tap(args) => tap::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Ps(args) => ps::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Stacks(args) => stacks::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Record(args) => record::run(args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::run(args).map(|()| ExitCode::SUCCESS),
         Command::Tail(args) => tail::run(args).map(|()| ExitCode::SUCCESS),

@@ -213,7 +213,7 @@ impl Offsets {
 }
 
 /// What a task does, by the letters of `ps`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TaskState {
     /// On a CPU, or waits for one.
     Runnable,
@@ -232,6 +232,7 @@ pub enum TaskState {
     /// Ended.
     Dead,
     /// In no state that is known.
+    #[default]
     Other,
 }
 
@@ -278,7 +279,7 @@ impl TaskState {
 }
 
 /// A task: a thread of a process, or of the kernel.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Task {
     /// Where its `task_struct` is.
     pub address: u64,

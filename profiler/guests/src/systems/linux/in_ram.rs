@@ -9,7 +9,7 @@ use glass_profiler_core::linux::btf::Btf;
 use glass_profiler_core::linux::kernel::Kernel;
 use glass_profiler_core::linux::modules::{self, Module};
 use glass_profiler_core::linux::page_cache::PageCache;
-use glass_profiler_core::linux::{current, files, mappings, tasks, vdso};
+use glass_profiler_core::linux::{current, files, mappings, sleeping, tasks, vdso};
 use glass_profiler_core::map::SymbolMap;
 
 use super::{Linux, Processes};
@@ -31,6 +31,7 @@ pub(crate) struct InRam {
 #[derive(Clone)]
 pub(super) struct Types {
     pub(super) tasks: tasks::Offsets,
+    pub(super) sleeping: sleeping::Offsets,
     pub(super) mappings: mappings::Offsets,
     pub(super) files: files::Offsets,
     pub(super) pages: PageCache,
@@ -47,6 +48,7 @@ impl Types {
         let vdso = symbols.address("vdso_image_64").and_then(|image| vdso::vdso(&space, btf, image));
         Ok(Types {
             tasks: tasks::Offsets::of(btf)?,
+            sleeping: sleeping::Offsets::of(btf),
             mappings: mappings::Offsets::of(btf)?,
             files: files::Offsets::of(btf)?,
             pages: PageCache::of(&space, btf, kernel.paging, symbols.address("vmemmap_base"))?,
