@@ -30,7 +30,9 @@ const REMARK_INDENT: usize = 9;
 /// The guest is not stopped: its list of processes is read from its RAM. START is the time since the start of the guest, NSPID the process ID in the
 /// process's own namespace.
 #[derive(clap::Args)]
-#[command(override_usage = "glass ps [--json]\n       glass ps [--threads] [--json] <--pid PID | --name NAME | --post-mortem FILE>")]
+#[command(
+    override_usage = "glass ps [--json]\n       glass ps [--threads] [--json] <--pid PID | --name NAME | --post-mortem FILE>"
+)]
 pub struct Args {
     #[command(flatten)]
     guest: LinuxArgs,

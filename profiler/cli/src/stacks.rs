@@ -77,11 +77,12 @@ pub fn run(arguments: &Args) -> Result<()> {
             Stack::Ran => writer.without_stack(task, "ran meanwhile"),
             Stack::Gone => writer.without_stack(task, "has ended meanwhile"),
         }
+        console::print(&writer.take())?;
     }
     if let Some(sentence) = torn(tasks.torn, tasks.left_out) {
-        writer.line(&sentence);
+        console::print(&(sentence + "\n"))?;
     }
-    console::print(&writer.text)
+    Ok(())
 }
 
 fn learn(event: &Event, images: &mut Images, writer: &mut Writer, files: &mut dyn FileSource) {

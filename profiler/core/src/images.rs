@@ -375,7 +375,8 @@ impl Images {
     }
 
     fn unwind_segment(&mut self, segment: &Segment, skid: Skid, is_last: bool) -> CallChain {
-        let (ip, just) = (segment.registers.ip(), |call, end| CallChain { calls: vec![call], end, ..CallChain::default() });
+        let (ip, just) =
+            (segment.registers.ip(), |call, end| CallChain { calls: vec![call], end, ..CallChain::default() });
         let Some(space) = self.spaces.get(&segment.space) else {
             return just(CallAddress { image: None, address: ip }, StackEnd::BadAddress);
         };

@@ -66,6 +66,7 @@ impl Row {
             "state": self.task.state.letter().to_string(),
             "cpu_ns": self.cpu_ns,
             "start_ns": self.task.start_ns,
+            "switches": self.task.switches,
             "parent": self.parent,
             "cgroup": self.belongings.cgroup,
             "is_kernel_thread": self.task.is_kernel_thread,

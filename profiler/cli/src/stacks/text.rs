@@ -19,8 +19,7 @@ const STAND_IN: char = '[';
 /// Makes the text.
 #[derive(Default)]
 pub struct Writer {
-    /// What is there until now.
-    pub text: String,
+    text: String,
     /// The names in images; `None` if there are none.
     names: BTreeMap<u32, Option<Names>>,
     /// Kernels, whose functions are printed without a file.
@@ -38,8 +37,12 @@ impl Writer {
         }
     }
 
-    /// Adds a line.
-    pub fn line(&mut self, line: &str) {
+    /// The text since the last time.
+    pub fn take(&mut self) -> String {
+        std::mem::take(&mut self.text)
+    }
+
+    fn line(&mut self, line: &str) {
         self.text.push_str(line);
         self.text.push('\n');
     }
@@ -161,6 +164,6 @@ mod tests {
         writer.without_stack(&Task { is_kernel_thread: true, ..task }, "on a CPU");
         let expected = "7 8 a b ?\n    work+0x8/0x10\n    a\u{fffd}start+0x8/0xff0\n  in the process:\n    0x401000 [guest user space]\n\
              7 8 [a b] ?\n    (on a CPU)\n";
-        assert_eq!(writer.text, expected);
+        assert_eq!(writer.take(), expected);
     }
 }

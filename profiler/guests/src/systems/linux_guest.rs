@@ -59,7 +59,8 @@ impl LinuxGuest {
         if memories.is_empty() {
             return Err(GuestError::NotPermitted {
                 action: format!("read the RAM of {name}, process {pid}"),
-                remedy: "run glass as root or as the user who started the VM (CAP_SYS_PTRACE permits it, too)".to_owned(),
+                remedy: "run glass as root or as the user who started the VM (CAP_SYS_PTRACE permits it, too)"
+                    .to_owned(),
             });
         }
         let gap = enter.and_then(|enter| enter());
@@ -170,7 +171,8 @@ impl LinuxGuest {
     /// The stack of the process that entered the kernel, whose stack this is.
     fn user_segment(&self, task: &Task, kernel: &[u8]) -> Option<Segment> {
         let top = self.processes.sleeping_offsets().top(task)?;
-        let registers = registers_below(top, task.stack_pointer, kernel)?;
+        // Workers that the kernel adds to a process run none of its code.
+        let registers = registers_below(top, task.stack_pointer, kernel).filter(|registers| registers.rsp != 0)?;
         let mut stack = vec![0; USER_STACK_BYTES_MAX];
         let copied = self.processes.user_space(task.mm)?.read_some(registers.rsp, &mut stack);
         stack.truncate(copied);
