@@ -149,8 +149,8 @@ fn table(rows: &[Row], with_threads: bool, columns_max: Option<usize>) -> String
         for column in &shown {
             let (cell, width) = (&row[*column], widths[*column]);
             if *column == CGROUP {
-                let room = columns_max.map_or(usize::MAX, |columns| columns.saturating_sub(line.width()));
-                line.push_str(&cut_start(cell, room.max(CGROUP_WIDTH_MIN)));
+                let free_columns = columns_max.map_or(usize::MAX, |columns| columns.saturating_sub(line.width()));
+                line.push_str(&cut_start(cell, free_columns.max(CGROUP_WIDTH_MIN)));
             } else if IS_NUMBER[*column] {
                 let _ = write!(line, "{cell:>width$}  ");
             } else {
