@@ -170,14 +170,9 @@ mod tests {
     use glass_profiler_core::linux::tasks::TaskState;
 
     fn row(pid: u32, tid: u32, name: &str) -> Row {
-        let task = Task {
-            pid,
-            tid,
-            name: name.to_owned(),
-            state: TaskState::Blocked,
-            start_ns: 90_061_500_000_000,
-            ..Task::default()
-        };
+        let mut task = Task::default();
+        (task.pid, task.tid, task.name) = (pid, tid, name.to_owned());
+        (task.state, task.start_ns) = (TaskState::Blocked, 90_061_500_000_000);
         let belongings = Belongings { namespace_tids: vec![tid], cgroup: Some("/".to_owned()) };
         Row { task, belongings, cpu_ns: 61_230_000_000, parent: None }
     }

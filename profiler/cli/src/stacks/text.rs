@@ -157,11 +157,13 @@ mod tests {
         let kernel = Segment { mode: Mode::Kernel, registers, stack, ..Segment::default() };
         let registers = Registers::new(0x40_1000, 0x7fff_0000, 0).into();
         let user = Segment { mode: Mode::User, registers, ..Segment::default() };
-        let task = Task { pid: 7, tid: 8, name: "a b".to_owned(), ..Task::default() };
+        let mut task = Task::default();
+        (task.pid, task.tid, task.name) = (7, 8, "a b".to_owned());
         let joined = images.unwind(&RawSample { segments: vec![kernel, user], ..RawSample::default() });
         writer.head(&task);
         writer.stack(&joined, &images, &mut NoFiles);
-        writer.without_stack(&Task { is_kernel_thread: true, ..task }, "on a CPU");
+        task.is_kernel_thread = true;
+        writer.without_stack(&task, "on a CPU");
         let expected = "7 8 a b ?\n    work+0x8/0x10\n    a\u{fffd}start+0x8/0xff0\n  in the process:\n    0x401000 [guest user space]\n\
              7 8 [a b] ?\n    (on a CPU)\n";
         assert_eq!(writer.take(), expected);
