@@ -11,6 +11,7 @@ mod cores;
 mod disk;
 pub mod figure;
 mod idle;
+mod linux;
 mod load;
 mod mpi;
 mod network;
@@ -52,7 +53,7 @@ impl Benchmark {
 }
 
 /// All of them.
-pub const BENCHMARKS: [Benchmark; 16] = [
+pub const BENCHMARKS: [Benchmark; 17] = [
     Benchmark { name: "boot", parts: &[("", boot::run)] },
     Benchmark { name: "platform", parts: &platform::PARTS },
     Benchmark { name: "queue", parts: &transfer::PARTS },
@@ -69,6 +70,7 @@ pub const BENCHMARKS: [Benchmark; 16] = [
     Benchmark { name: "xen", parts: &xen::PARTS },
     Benchmark { name: "web", parts: &web::PARTS },
     Benchmark { name: "vsock", parts: &[("", vsock::run)] },
+    Benchmark { name: "linux", parts: &[("", linux::run)] },
 ];
 
 /// One part of one benchmark.

@@ -1,6 +1,7 @@
 //! Valid inputs, made by our own writers.
 
 pub mod elf;
+pub mod linux;
 
 use glass_profiler_core::arch::{Architecture, Width};
 use glass_profiler_core::guest::{Guest, GuestId, GuestKind, Mode, Process, ProcessId, SpaceId};

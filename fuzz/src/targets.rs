@@ -7,6 +7,7 @@ mod files;
 mod guests;
 mod jit;
 mod kernel;
+mod linux;
 mod names;
 mod network;
 mod programs;
@@ -15,6 +16,7 @@ mod served;
 mod service;
 mod sockets;
 mod trace;
+mod vmcoreinfo;
 mod xen;
 
 use fastrand::Rng;
@@ -66,7 +68,9 @@ pub const ALL: &[&dyn Target] = &[
     &guests::Monitors,
     &guests::Dumps,
     &guests::Pages,
+    &vmcoreinfo::Vmcoreinfo,
     &kernel::Kernel,
+    &linux::Linux,
     &service::Http,
     &service::QueueDisk,
     &service::Host,

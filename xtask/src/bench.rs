@@ -22,7 +22,7 @@ const TABLE_EVERY: Duration = Duration::from_secs(30);
 /// Options of `cargo xtask bench`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// What to measure; perf compares profiles with those of perf
+    /// What to measure; perf compares profiles with those of perf, linux records stock Linux guests
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(BENCHMARKS.map(|benchmark| benchmark.name)))]
     #[arg(required_unless_present = "short")]
     name: Option<String>,
@@ -54,9 +54,12 @@ pub fn run(options: &Options) -> Result<()> {
     })?;
     let mut steps = Steps::new(2 + measurements.len());
     let step = steps.begin("build glass and the queue as a process", None);
-    // A page is measured without a service.
-    if (name, part) != ("tracing", Some("page")) {
-        build::processes()?;
+    match (name, part) {
+        // A page is measured without a service.
+        ("tracing", Some("page")) => {}
+        // Linux guests run no service.
+        ("linux", _) => build::glass()?,
+        _ => build::processes()?,
     }
     step.done("");
     let step = steps.begin("build the images", None);

@@ -4,11 +4,15 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use glass_profiler_core::names::printable;
+use glass_profiler_guests::GuestProcesses;
+use glass_profiler_guests::backends::remote::Launcher;
+use glass_profiler_guests::files::{OpenedFiles, Opener};
 use glass_profiler_guests::find::{self, Found};
-use glass_profiler_guests::systems::linux_guest::LinuxGuest;
+use glass_profiler_guests::systems::linux_guest::{Access, LinuxGuest};
 use glass_profiler_session::target::find_vm;
 
 use crate::console::say;
+use crate::holder;
 use crate::jail;
 
 /// A Linux guest.
@@ -21,7 +25,7 @@ pub struct LinuxArgs {
     /// Linux guest, by its VM's name from `glass run`.
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Linux guest in a memory dump (QEMU `dump-guest-memory`, `virsh dump --memory-only`).
+    /// Linux guest in a memory dump (`glass dump`, QEMU `dump-guest-memory`, `virsh dump --memory-only`).
     #[arg(long, value_name = "FILE", visible_alias = "dump")]
     pub post_mortem: Option<PathBuf>,
 }
@@ -32,22 +36,31 @@ impl LinuxArgs {
         self.pid.is_some() || self.name.is_some() || self.post_mortem.is_some()
     }
 
-    /// Opens the RAM of the guest, enters the jail and finds the kernel. Prints what is not as it should be.
-    pub fn open(&self) -> Result<LinuxGuest> {
+    /// Opens the RAM of the guest, enters the jail and finds the kernel. Files of a folder are opened by another process. Prints what is not as it
+    /// should be.
+    pub fn open(&self, processes: GuestProcesses) -> Result<(LinuxGuest, OpenedFiles)> {
+        let opened = match processes.root {
+            Some(_) => {
+                let Launcher { program, arguments, .. } = holder::launcher();
+                OpenedFiles::by(Opener::start(&program, &arguments)?)
+            }
+            None => OpenedFiles::default(),
+        };
+        let access = Access { enter: Some(jail::enter), processes, opened: opened.clone() };
         let mut guest = match (&self.post_mortem, &self.name, self.pid) {
-            (Some(file), ..) => LinuxGuest::of_dump(file, Some(jail::enter))?,
+            (Some(file), ..) => LinuxGuest::of_dump(file, access)?,
             (_, Some(name), _) => {
                 let vm = find_vm(name)?;
-                LinuxGuest::of_vmm(vm.pid, &vm.name, Some(jail::enter))?
+                LinuxGuest::of_vmm(vm.pid, &vm.name, access)?
             }
             (.., Some(pid)) => match find::by_pid(pid)? {
-                Found::Vm(vm) => LinuxGuest::of_vmm(pid, &vm.name, Some(jail::enter))?,
+                Found::Vm(vm) => LinuxGuest::of_vmm(pid, &vm.name, access)?,
                 Found::Process => bail!("process {pid} is not a VM that glass supports: give --pid of a VMM"),
             },
             _ => bail!("no guest is named: give --pid, --name or --post-mortem"),
         };
         guest.take_warnings().iter().for_each(|warning| say!("glass: warning: {}", printable(warning)));
-        Ok(guest)
+        Ok((guest, opened))
     }
 }
 

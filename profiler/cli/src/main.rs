@@ -8,6 +8,7 @@ mod completions;
 mod console;
 mod diff;
 mod disk;
+mod dump;
 mod export;
 mod files;
 mod holder;
@@ -53,6 +54,7 @@ enum Command {
     Ps(ps::Args),
     Stacks(stacks::Args),
     Record(record::Args),
+    Dump(dump::Args),
     Top(top::Args),
     Trace(trace::Args),
     Tail(tail::Args),
@@ -77,6 +79,7 @@ fn main() -> ExitCode {
         Command::Ps(args) => ps::run(args).map(|()| ExitCode::SUCCESS),
         Command::Stacks(args) => stacks::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Record(args) => record::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Dump(args) => dump::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::run(args).map(|()| ExitCode::SUCCESS),
         Command::Tail(args) => tail::run(args).map(|()| ExitCode::SUCCESS),
         Command::Trace(args) => trace::run(args).map(|()| ExitCode::SUCCESS),

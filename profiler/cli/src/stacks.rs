@@ -2,11 +2,14 @@
 
 mod text;
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result, ensure};
 use glass_profiler_core::event::Event;
 use glass_profiler_core::files::FileSource;
 use glass_profiler_core::images::Images;
 use glass_profiler_core::linux::tasks::{Task, TaskState};
+use glass_profiler_guests::GuestProcesses;
 use glass_profiler_guests::files::HostFiles;
 use glass_profiler_guests::systems::linux_guest::Stack;
 
@@ -32,6 +35,10 @@ pub struct Args {
     /// Only this thread, by its ID in the guest's first namespace.
     #[arg(long, value_name = "TID")]
     thread: Option<u32>,
+    /// Folder with the files of the guest (its root disk, mounted or unpacked): programs are read there, if they are the builds that the guest
+    /// runs, where the guest has not all of them in memory.
+    #[arg(long, value_name = "DIR")]
+    guest_root: Option<PathBuf>,
 }
 
 impl Args {
@@ -52,7 +59,8 @@ impl Args {
 
 /// Prints the stacks.
 pub fn run(arguments: &Args) -> Result<()> {
-    let mut guest = arguments.guest.open()?;
+    let processes = GuestProcesses { root: arguments.guest_root.clone(), without_names: false };
+    let (mut guest, opened) = arguments.guest.open(processes)?;
     let mut tasks = guest.tasks().context("the list of the guest's tasks cannot be read: repeat")?;
     tasks.tasks.retain(|task| arguments.is_wanted(task));
     tasks.tasks.sort_by_key(|task| (task.pid, task.tid != task.pid, task.tid));
@@ -62,7 +70,7 @@ pub fn run(arguments: &Args) -> Result<()> {
     if tasks.tasks.is_empty() {
         say!("glass: the guest has no {}", arguments.subject());
     }
-    let (mut files, mut images) = (HostFiles::default(), Images::default());
+    let (mut files, mut images) = (HostFiles::default().with_opened(opened), Images::default());
     let mut writer = Writer::default();
     guest.announce(&mut |event| learn(&event, &mut images, &mut writer, &mut files));
     for task in &tasks.tasks {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use glass_profiler_guests::backends::remote::Launcher;
-use glass_profiler_guests::{SymbolFile, parse_address};
+use glass_profiler_guests::{GuestProcesses, SymbolFile, parse_address};
 use glass_profiler_session::target::{self, Request, Subject, Target};
 
 use crate::console::say;
@@ -23,7 +23,7 @@ pub struct GuestArgs {
     pub name: Option<String>,
 }
 
-fn parse_pid(text: &str) -> Result<u32, String> {
+pub(crate) fn parse_pid(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| "not the number of a process".to_owned())
 }
 
@@ -32,7 +32,7 @@ fn parse_pid(text: &str) -> Result<u32, String> {
 pub struct TargetArgs {
     #[command(flatten)]
     pub guest: GuestArgs,
-    /// Read the guest from a memory dump (QEMU `dump-guest-memory`, `virsh dump --memory-only`): one sample per vCPU. For the
+    /// Read the guest from a memory dump (`glass dump`, QEMU `dump-guest-memory`, `virsh dump --memory-only`): one sample per vCPU. For the
     /// trace in a dump use `glass trace --post-mortem`.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pid", "name", "command", "backend"])]
     pub post_mortem: Option<PathBuf>,
@@ -53,6 +53,13 @@ pub struct TargetArgs {
     /// Use symbols that do not match the VM's program, with a warning.
     #[arg(long, requires = "symbols")]
     pub force_symbols: bool,
+    /// Folder with the files of the Linux in the VM (its root disk, mounted or unpacked): programs are read there, if they are the builds that
+    /// the guest runs, where the guest has not all of them in memory.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["command", "domain"])]
+    pub guest_root: Option<PathBuf>,
+    /// Leave out the names of the processes of the Linux in the VM, and the paths of its files.
+    #[arg(long, conflicts_with_all = ["command", "domain"])]
+    pub no_names: bool,
     /// Samples per second and vCPU or thread [default: 997 for a process (a prime, to avoid lockstep with timers), 199 for KVM and Xen, 499
     /// with --host, 79 for a gdbstub].
     #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=RATE_HZ_MAX))]
@@ -131,6 +138,7 @@ pub fn find(arguments: &TargetArgs, launcher: Launcher) -> Result<Target> {
         vcpus: arguments.vcpus.clone(),
         stack_bytes: arguments.stack_bytes,
         backend: arguments.backend.into(),
+        processes: GuestProcesses { root: arguments.guest_root.clone(), without_names: arguments.no_names },
         with_host: arguments.host,
         launcher: Some(launcher),
     };

@@ -77,6 +77,8 @@ impl From<object::Error> for ImageError {
 
 /// The least that is read of a file at once.
 const PART_BYTES_MIN: u64 = 64 << 10;
+/// What is there or missing at once, of a file with holes.
+const PAGE_BYTES: u64 = 4096;
 /// The longest text in a table of strings, in bytes.
 const TEXT_BYTES_MAX: u64 = 128 << 10;
 /// The largest window of a decoder of Zstandard, in bytes; RFC 8878 3.1.1.1.2 recommends that files need no more than 8 MiB.
@@ -97,6 +99,11 @@ pub trait ReadAt: Send + Sync {
     /// All of it, where that is in memory anyway.
     fn in_memory(&self) -> Option<&[u8]> {
         None
+    }
+
+    /// Whether pages of it are missing although the file has them, so that what is there is to be used.
+    fn has_holes(&self) -> bool {
+        false
     }
 }
 
@@ -160,6 +167,14 @@ impl Drop for Parts<'_> {
     }
 }
 
+/// A range of a file with holes.
+pub(crate) struct Incomplete {
+    /// With zeros in place of what is missing.
+    pub(crate) bytes: Arc<[u8]>,
+    /// What is there of `bytes`, sorted.
+    pub(crate) there: Vec<Range<usize>>,
+}
+
 struct Part {
     start: u64,
     bytes: Vec<u8>,
@@ -188,6 +203,48 @@ impl<'f> Parts<'f> {
         let mut data: Arc<[u8]> = std::iter::repeat_n(0, usize::try_from(bytes).ok()?).collect();
         let read = self.file.read_at(offset, Arc::get_mut(&mut data)?);
         read.then_some(data)
+    }
+
+    /// Of a file with holes, reads what is there of a range, for itself alone. The account holds it from now on.
+    pub(crate) fn read_around_holes(&self, range: Range<u64>) -> Option<Incomplete> {
+        let bytes =
+            range.end.checked_sub(range.start).filter(|_| self.has_holes() && range.end <= self.file.bytes())?;
+        self.account.hold(bytes).ok()?;
+        let mut data: Arc<[u8]> = std::iter::repeat_n(0, usize::try_from(bytes).ok()?).collect();
+        let into = Arc::get_mut(&mut data)?;
+        let (mut there, mut done): (Vec<Range<usize>>, usize) = (Vec::new(), 0);
+        while done < into.len() {
+            let at = range.start + done as u64;
+            let end = into.len().min(done + (PAGE_BYTES - at % PAGE_BYTES) as usize);
+            if self.file.read_at(at, &mut into[done..end]) {
+                match there.last_mut().filter(|last| last.end == done) {
+                    Some(last) => last.end = end,
+                    None => there.push(done..end),
+                }
+            }
+            done = end;
+        }
+        Some(Incomplete { bytes: data, there })
+    }
+
+    /// Whether pages of the file are missing.
+    pub(crate) fn has_holes(&self) -> bool {
+        self.file.has_holes()
+    }
+
+    /// Of a file with holes, a part with all of a range in it, which ends at the next hole. The account holds it from now on.
+    fn up_to_hole(&self, range: &Range<u64>) -> Option<Part> {
+        let start = range.start & !(PAGE_BYTES - 1);
+        let (mut bytes, mut page) = (Vec::new(), [0; PAGE_BYTES as usize]);
+        while (bytes.len() as u64) < PART_BYTES_MIN.max(range.end - start) {
+            let at = start + bytes.len() as u64;
+            let page = &mut page[..PAGE_BYTES.min(self.file.bytes().saturating_sub(at)) as usize];
+            if page.is_empty() || !self.file.read_at(at, page) {
+                break;
+            }
+            bytes.extend_from_slice(page);
+        }
+        Some(Part { start, bytes, next: OnceCell::new() }).filter(|part| part.range().end >= range.end)
     }
 
     /// Whether the file has no section headers, and those that it seems to have come from its program headers.
@@ -221,10 +278,12 @@ impl<'f> Parts<'f> {
         self.account.hold(size).ok()?;
         self.held.set(self.held.get() + size);
         let mut bytes = vec![0; usize::try_from(size).ok()?];
-        if !self.file.read_at(range.start, &mut bytes) {
-            return None;
-        }
-        Some(place.get_or_init(|| Box::new(Part { start: range.start, bytes, next: OnceCell::new() })))
+        let part = match self.file.read_at(range.start, &mut bytes) {
+            true => Part { start: range.start, bytes, next: OnceCell::new() },
+            false if self.has_holes() => self.up_to_hole(&range)?,
+            false => return None,
+        };
+        Some(place.get_or_init(|| Box::new(part)))
     }
 
     /// The length of the file with the section headers that it lacks.
@@ -322,7 +381,16 @@ pub(crate) fn parse_elf<'a>(parts: &'a Parts<'a>) -> Result<Elf<'a>, ImageError>
     if let Some(sections) = without_sections::sections(parts.file) {
         let _ = parts.sections.set(sections);
     }
-    let file = object::File::parse(parts).map_err(|error| parts.error(error.into()))?;
+    let file = match object::File::parse(parts) {
+        // Its section headers are there, but not all of the symbols that they describe.
+        Err(_) if parts.has_holes() && !parts.lacks_sections() => {
+            let sections = without_sections::made(parts.file).ok_or(ImageError::NotElf)?;
+            let _ = parts.sections.set(sections);
+            object::File::parse(parts)
+        }
+        parsed => parsed,
+    };
+    let file = file.map_err(|error| parts.error(error.into()))?;
     if file.architecture() != object::Architecture::X86_64 {
         return Err(ImageError::WrongMachine);
     }
@@ -333,6 +401,13 @@ pub(crate) fn parse_elf<'a>(parts: &'a Parts<'a>) -> Result<Elf<'a>, ImageError>
         }
     }
     Ok(file)
+}
+
+/// The GNU build id of an ELF file, if it has one and its headers can be read.
+pub fn build_id_of(file: &dyn ReadAt) -> Option<Vec<u8>> {
+    let account = Account::alone();
+    let parts = Parts::of(file, &account);
+    build_id(&parse_elf(&parts).ok()?).ok()?
 }
 
 /// The GNU build id; `None` if there is none that identifies a file: some linkers write zeros.

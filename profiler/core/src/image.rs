@@ -123,6 +123,7 @@ impl Image {
             let damaged = || parts.error(ImageError::Damaged("a segment is not all there".to_owned()));
             let whole = || parts.read(offset, file_bytes).ok_or_else(damaged);
             let code = match p_flags.contains(object::elf::PF_X) {
+                true if with_code && parts.has_holes() => Some(whole().map_or(Code::InFile, Code::InMemory)),
                 true if with_code => Some(Code::InMemory(whole()?)),
                 true => Some(Code::InFile),
                 false => None,

@@ -35,6 +35,10 @@ impl ReadAt for OpenedFile {
     fn in_memory(&self) -> Option<&[u8]> {
         self.0.in_memory()
     }
+
+    fn has_holes(&self) -> bool {
+        self.0.has_holes()
+    }
 }
 
 impl fmt::Debug for OpenedFile {

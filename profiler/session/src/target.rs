@@ -15,7 +15,7 @@ use glass_profiler_guests::backends::remote::Launcher;
 use glass_profiler_guests::backends::xen;
 use glass_profiler_guests::files::{OpenedFiles, Opener};
 use glass_profiler_guests::find::{self, Found, Vm, domains};
-use glass_profiler_guests::{GuestError, Source, SymbolFile, VmSettings, is_boot_image, of_c_program};
+use glass_profiler_guests::{GuestError, GuestProcesses, Source, SymbolFile, VmSettings, is_boot_image, of_c_program};
 
 /// What is copied of a stack. The upload queue needs 17 KiB (2026-11-22), as a VM where a connection opens.
 const STACK_BYTES: u32 = 24 << 10;
@@ -86,6 +86,8 @@ pub struct Request {
     pub stack_bytes: Option<u32>,
     /// By which backend.
     pub backend: Backend,
+    /// Of a Linux in a VM, how its processes are shown.
+    pub processes: GuestProcesses,
     /// Of a VM under KVM, what its VMM and the host's kernel do for it, too.
     pub with_host: bool,
     /// How to start the process that stops a VM and reads it; without it, this process does.
@@ -148,6 +150,7 @@ impl Request {
             vcpus: Vec::new(),
             stack_bytes: None,
             backend: Backend::Auto,
+            processes: GuestProcesses::default(),
             with_host: false,
             launcher: None,
         }
@@ -312,6 +315,7 @@ fn vm_settings(request: &Request, known: Option<&Path>) -> Result<(VmSettings, S
         force: request.force_symbols,
         // Who says where a kernel is means that one.
         files_only: request.load_address.is_some(),
+        processes: request.processes.clone(),
     };
     let files = if files.is_empty() { IN_RAM.to_owned() } else { files.join(", ") };
     Ok((settings, files))

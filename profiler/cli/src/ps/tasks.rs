@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use glass_profiler_core::format::{cut_end, cut_start, pad};
 use glass_profiler_core::linux::tasks::{Task, Tasks};
 use glass_profiler_core::names::printable;
+use glass_profiler_guests::GuestProcesses;
 use glass_profiler_guests::systems::linux_guest::{Belongings, LinuxGuest};
 use serde_json::{Value, json};
 use unicode_width::UnicodeWidthStr;
@@ -90,7 +91,7 @@ fn time(ns: u64) -> String {
 
 /// Prints the processes, or all threads.
 pub fn run(guest: &LinuxArgs, with_threads: bool, as_json: bool) -> Result<()> {
-    let guest = guest.open()?;
+    let (guest, _) = guest.open(GuestProcesses::default())?;
     let tasks = guest.tasks().context("the list of the guest's tasks cannot be read: repeat")?;
     let rows = rows(&tasks, with_threads, &guest);
     if as_json {

@@ -1,6 +1,7 @@
 //! Call frame information: the unwind tables of an ELF file (`.eh_frame`, `.debug_frame`; DWARF 5, section 6.4),
 //! indexed, and the rules in them.
 
+mod holes;
 pub(crate) mod registers;
 pub(crate) mod rule;
 
@@ -70,8 +71,13 @@ impl Frames {
             .set_eh_frame_hdr(address(".eh_frame_hdr"));
         let reader = |data| Metered::new(gimli::EndianSlice::new(data, gimli::LittleEndian), account.clone());
         let (mut of_eh, mut of_debug) = (Vec::new(), Vec::new());
-        if let Some(data) = &eh_frame {
-            of_eh = entries_of(&gimli::EhFrame::from(reader(data)), &bases)?;
+        let mut around_holes = None;
+        match &eh_frame {
+            Some(data) => of_eh = entries_of(&gimli::EhFrame::from(reader(data)), &bases)?,
+            None => around_holes = holes::read(parts, file),
+        }
+        if let Some(found) = &around_holes {
+            of_eh = found.entries(&gimli::EhFrame::from(reader(&found.table.bytes)), &bases)?;
         }
         if let Some(data) = &debug_frame {
             let mut section = gimli::DebugFrame::from(reader(data));
@@ -80,6 +86,7 @@ impl Frames {
         }
         let bytes = (of_eh.len() + of_debug.len()) * FUNCTION_BYTES;
         account.hold(bytes as u64).and_then(|()| account.over().map_or(Ok(()), Err)).map_err(ImageError::TooMuch)?;
+        let eh_frame = eh_frame.or(around_holes.map(|found| found.table.bytes));
         static IDS: AtomicU32 = AtomicU32::new(1);
         let id = IDS.fetch_add(1, Ordering::Relaxed);
         Ok(Frames { id, eh_frame, debug_frame, bases, of_eh: of_eh.into(), of_debug: of_debug.into() })
@@ -125,43 +132,60 @@ fn find(sorted: &[Entry], address: u64) -> Option<&Entry> {
     sorted[..after].last().filter(|entry| entry.contains(address))
 }
 
+/// The entry that most others share, the last that was needed.
+type Common<'a> = Option<gimli::CommonInformationEntry<Reader<'a>>>;
+
+/// An entry; `None` if it cannot be read, or is for no code. Fails if it takes long to evaluate.
+fn parsed<'a, S>(
+    section: &S,
+    bases: &gimli::BaseAddresses,
+    partial: gimli::PartialFrameDescriptionEntry<'_, S, Reader<'a>>,
+    common: &mut Common<'a>,
+) -> Result<Option<Entry>, ImageError>
+where
+    S: UnwindSection<Reader<'a>>,
+    S::Offset: gimli::UnwindOffset<usize>,
+{
+    let parsed = partial.parse(|_, _, offset| match &*common {
+        Some(common) if common.offset() == gimli::UnwindOffset::into(offset) => Ok(common.clone()),
+        _ => {
+            let read = section.cie_from_offset(bases, offset)?;
+            if read.entry_len() > ENTRY_BYTES_MAX {
+                return Err(gimli::Error::TooManyIterations);
+            }
+            Ok(common.insert(read).clone())
+        }
+    });
+    let entry = match parsed {
+        Ok(entry) if entry.entry_len() <= ENTRY_BYTES_MAX => entry,
+        Ok(_) | Err(gimli::Error::TooManyIterations) => {
+            return Err(ImageError::Damaged("its unwind tables have an entry that takes long to evaluate".to_owned()));
+        }
+        Err(_) => return Ok(None),
+    };
+    let (Ok(offset), true) = (u32::try_from(entry.offset()), entry.len() > 0) else { return Ok(None) };
+    let bytes = u32::try_from(entry.len()).unwrap_or(u32::MAX);
+    Ok(Some(Entry { start: entry.initial_address(), bytes, offset }))
+}
+
 /// A table's entries, sorted, up to the first that cannot be read.
 fn entries_of<'a, S>(section: &S, bases: &gimli::BaseAddresses) -> Result<Vec<Entry>, ImageError>
 where
     S: UnwindSection<Reader<'a>>,
     S::Offset: gimli::UnwindOffset<usize>,
 {
-    let mut found = Vec::new();
+    let (mut found, mut common) = (Vec::new(), None);
     let mut entries = section.entries(bases);
-    // Most entries share the one before them.
-    let mut common: Option<gimli::CommonInformationEntry<Reader<'a>>> = None;
     while let Ok(Some(entry)) = entries.next() {
         let gimli::CieOrFde::Fde(partial) = entry else { continue };
-        let parsed = partial.parse(|section, bases, offset| match &common {
-            Some(common) if common.offset() == gimli::UnwindOffset::into(offset) => Ok(common.clone()),
-            _ => {
-                let read = section.cie_from_offset(bases, offset)?;
-                if read.entry_len() > ENTRY_BYTES_MAX {
-                    return Err(gimli::Error::TooManyIterations);
-                }
-                Ok(common.insert(read).clone())
-            }
-        });
-        let entry = match parsed {
-            Ok(entry) if entry.entry_len() <= ENTRY_BYTES_MAX => entry,
-            Ok(_) | Err(gimli::Error::TooManyIterations) => {
-                return Err(ImageError::Damaged(
-                    "its unwind tables have an entry that takes long to evaluate".to_owned(),
-                ));
-            }
-            Err(_) => continue,
-        };
-        let (Ok(offset), true) = (u32::try_from(entry.offset()), entry.len() > 0) else { continue };
-        let bytes = u32::try_from(entry.len()).unwrap_or(u32::MAX);
-        found.push(Entry { start: entry.initial_address(), bytes, offset });
+        found.extend(parsed(section, bases, partial, &mut common)?);
     }
-    // Of entries that start at the same address, the longest.
+    Ok(sorted(found))
+}
+
+/// Of entries that start at the same address, the longest.
+fn sorted(mut found: Vec<Entry>) -> Vec<Entry> {
     found.sort_by_key(|entry| (entry.start, std::cmp::Reverse(entry.bytes)));
     found.dedup_by_key(|entry| entry.start);
-    Ok(found)
+    found
 }

@@ -14,6 +14,8 @@ const SYMBOL_BYTES: u64 = 24;
 const PROGRAM_HEADERS_MAX: u16 = 256;
 /// The most bytes of the dynamic table and of a note that are looked at.
 const TABLE_BYTES_MAX: u64 = 64 << 10;
+/// What is read at once of a longer range.
+const PART_BYTES: usize = 64 << 10;
 /// The most entries of a hash table of symbols.
 const HASHED_MAX: u32 = 16 << 20;
 
@@ -69,13 +71,37 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// The sections of a file that has no headers for them; `None` of any other file.
+/// The sections of a file that has no headers for them, or in a hole; `None` of any other file.
 pub(super) fn sections(file: &dyn ReadAt) -> Option<Sections> {
+    let section_headers = word(&read::<HEADER_BYTES>(file, 0)?, 40)?;
+    let has_headers = section_headers != 0 && section_headers < file.bytes();
+    if has_headers && (!file.has_holes() || are_headers_there(file)?) {
+        return None;
+    }
+    made(file)
+}
+
+/// Whether section headers and their names can be read, of a file with holes.
+fn are_headers_there(file: &dyn ReadAt) -> Option<bool> {
+    let header: [u8; HEADER_BYTES] = read(file, 0)?;
+    let short = |at: usize| u64::from(u16::from_le_bytes([header[at], header[at + 1]]));
+    let (headers, each) = (word(&header, 40)?, SECTION_HEADER_BYTES as u64);
+    let is_there = |start: u64, bytes: u64| {
+        let mut part = vec![0; bytes.min(TABLE_BYTES_MAX) as usize];
+        file.read_at(start, &mut part).then_some(part)
+    };
+    let Some(all) = is_there(headers, short(60) * each) else { return Some(false) };
+    let Some(names) = all.get((short(62) * each) as usize..) else { return Some(true) };
+    let (Some(start), Some(bytes)) = (word(names, 24), word(names, 32)) else { return Some(true) };
+    Some(is_there(start, bytes).is_some())
+}
+
+/// The sections that the program headers describe, in place of those of the file.
+pub(super) fn made(file: &dyn ReadAt) -> Option<Sections> {
     let mut header: [u8; HEADER_BYTES] = read(file, 0)?;
     let short = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
-    let is_known = header.starts_with(b"\x7fELF\x02\x01") && usize::from(short(54)) == PROGRAM_HEADER_BYTES;
-    let (program_headers, section_headers) = (word(&header, 32)?, word(&header, 40)?);
-    if !is_known || (section_headers != 0 && section_headers < file.bytes()) {
+    let program_headers = word(&header, 32)?;
+    if !header.starts_with(b"\x7fELF\x02\x01") || usize::from(short(54)) != PROGRAM_HEADER_BYTES {
         return None;
     }
     let mut programs = Vec::new();
@@ -167,8 +193,18 @@ fn dynamic_symbols(
     let gnu = value(0x6fff_fef5).and_then(loaded).and_then(|table| count_by_gnu_hash(file, table));
     let system = || value(4).and_then(loaded).and_then(|table| half(file, table.start.checked_add(4)?));
     let count = u64::from(gnu.or_else(system)?);
-    let end = symbols.start.checked_add(count.checked_mul(SYMBOL_BYTES)?)?;
-    Some((symbols.start..end.min(symbols.end), names.start..names.start.checked_add(names_bytes)?.min(names.end)))
+    let end = symbols.start.checked_add(count.checked_mul(SYMBOL_BYTES)?)?.min(symbols.end);
+    if file.has_holes() && !is_there(file, symbols.start..end) {
+        return None;
+    }
+    Some((symbols.start..end, names.start..names.start.checked_add(names_bytes)?.min(names.end)))
+}
+
+/// Whether all of a range can be read.
+fn is_there(file: &dyn ReadAt, range: Range<u64>) -> bool {
+    let mut part = vec![0; PART_BYTES];
+    let mut starts = (range.start..range.end).step_by(PART_BYTES);
+    starts.all(|start| file.read_at(start, &mut part[..(range.end - start).min(PART_BYTES as u64) as usize]))
 }
 
 /// The number of symbols: the last chain ends at the last of them.

@@ -12,9 +12,9 @@ const PATH_BYTES_MAX: usize = 4096;
 const NAME_BYTES_MAX: u64 = 255;
 /// The longest name of a file system that is compared.
 const FILE_SYSTEM_BYTES_MAX: usize = 16;
-/// In `file.f_mode`: the file of an overlay file system's lower layer, which has its place in the overlay beside it (`FMODE_BACKING`, since
-/// Linux 6.7).
-const MODE_BACKING: u64 = 1 << 25;
+/// In `file.f_mode`: perhaps a file of a layer of an overlay, which has its place in the overlay beside it (`FMODE_BACKING`: bit 25 since Linux
+/// 6.5, bit 24 since 6.14 and in later 6.12; bit 25 is then `FMODE_NONOTIFY`).
+const MODE_BACKING: u64 = 1 << 24 | 1 << 25;
 
 /// A device, as `/proc/PID/maps` shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -49,8 +49,8 @@ pub struct File {
 pub struct Offsets {
     /// Dentry, mount, inode, address space, mode.
     file: Fields<5>,
-    /// Dentry and mount in an overlay.
-    overlay: Option<Fields<2>>,
+    /// Of kernels that have it.
+    overlay: Option<Overlay>,
     /// Parent, name and its length, inode, place in the table of names.
     dentry: Fields<5>,
     /// Mount below, place in that, own root.
@@ -65,16 +65,44 @@ pub struct Offsets {
     kind: Fields<1>,
 }
 
+/// Where a file of a layer has its place in the overlay (`backing_file`).
+#[derive(Debug, Clone, Copy)]
+struct Overlay {
+    /// Dentry and mount.
+    path: Fields<2>,
+    /// The file system of a dentry, and that of a mount.
+    of_dentry: Fields<1>,
+    of_mount: Fields<1>,
+}
+
+impl Overlay {
+    /// `None` before Linux 6.7, in which the file itself has this place.
+    fn of(btf: &Btf<'_>) -> Option<Overlay> {
+        Some(Overlay {
+            path: Fields::of(btf, ["backing_file.user_path.dentry", "backing_file.user_path.mnt"]).ok()?,
+            of_dentry: Fields::of(btf, ["dentry.d_sb"]).ok()?,
+            of_mount: Fields::of(btf, ["vfsmount.mnt_sb"]).ok()?,
+        })
+    }
+
+    /// The dentry and the mount, if the file at an address is in an overlay: behind others there is something else.
+    fn place(&self, space: &Space<'_>, file: u64) -> Option<(u64, u64)> {
+        let [dentry, mount] = self.path.read(space, file)?;
+        let of_dentry = self.of_dentry.read(space, pointer(dentry, 8)?)?;
+        let of_mount = self.of_mount.read(space, pointer(mount, 8)?)?;
+        (of_dentry == of_mount && pointer(of_mount[0], 8).is_some()).then_some((dentry, mount))
+    }
+}
+
 impl Offsets {
     /// Those of a kernel; the error is a member that its types lack.
     pub fn of(btf: &Btf<'_>) -> Result<Offsets, &'static str> {
         let file = ["file.f_path.dentry", "file.f_path.mnt", "file.f_inode", "file.f_mapping", "file.f_mode"];
-        let overlay = ["backing_file.user_path.dentry", "backing_file.user_path.mnt"];
         let dentry =
             ["dentry.d_parent", "dentry.d_name.name", "dentry.d_name.len", "dentry.d_inode", "dentry.d_hash.pprev"];
         Ok(Offsets {
             file: Fields::of(btf, file)?,
-            overlay: Fields::of(btf, overlay).ok(),
+            overlay: Overlay::of(btf),
             dentry: Fields::of(btf, dentry)?,
             mount: Fields::of(btf, ["mount.mnt_parent", "mount.mnt_mountpoint", "mount.mnt.mnt_root"])?,
             mount_inside: offset(btf, "mount.mnt")?,
@@ -195,8 +223,8 @@ pub fn file(space: &Space<'_>, at: u64, offsets: &Offsets) -> Option<File> {
     let bytes = own.bytes;
     let mut shown = own;
     let overlay = offsets.overlay.filter(|_| mode & MODE_BACKING != 0);
-    if let Some([upper_name, upper_mount]) = overlay.and_then(|overlay| overlay.read(space, at)) {
-        (name_at, mount_at) = (upper_name, upper_mount);
+    if let Some(place) = overlay.and_then(|overlay| overlay.place(space, at)) {
+        (name_at, mount_at) = place;
         shown = inode(space, dentry(space, name_at, offsets)?.inode, offsets)?;
     }
     let name = dentry(space, name_at, offsets)?;
@@ -218,4 +246,214 @@ pub fn file(space: &Space<'_>, at: u64, offsets: &Offsets) -> Option<File> {
         bytes,
         contents,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{DIRECT, Memory, offsets};
+    use super::*;
+    use proptest::prelude::*;
+    use std::sync::atomic::Ordering;
+
+    const FILE: u64 = DIRECT + 0x1000;
+    const INODE: u64 = DIRECT + 0x1400;
+    const UPPER_INODE: u64 = DIRECT + 0x1600;
+    const DISK: u64 = DIRECT + 0x1800;
+    const OVERLAY: u64 = DIRECT + 0x1a00;
+    const CONTENTS: u64 = DIRECT + 0x1c00;
+    const TEXTS: u64 = DIRECT + 0x4000;
+    /// `mount.mnt` in its mount.
+    const INSIDE: u64 = 32;
+
+    fn dentry_at(index: u64) -> u64 {
+        DIRECT + 0x2000 + index * 0x40
+    }
+
+    fn mount_at(index: u64) -> u64 {
+        DIRECT + 0xd000 + index * 0x40
+    }
+
+    fn dentry(memory: &Memory, index: u64, parent: u64, name: &str, inode: u64) {
+        let text = TEXTS + index * 0x140;
+        memory.bytes(text, name.as_bytes());
+        let hash = 7;
+        let length = (name.len() as u64) << 32 | hash;
+        memory.words(dentry_at(index), &[0, 0, 1, dentry_at(parent), length, text, inode, DISK]);
+    }
+
+    fn mount(memory: &Memory, index: u64, parent: u64, mounted_on: u64, root: u64) {
+        memory.words(mount_at(index), &[0, 0, mount_at(parent), dentry_at(mounted_on), dentry_at(root), DISK]);
+    }
+
+    fn inode(memory: &Memory, at: u64, number: u64, file_system: u64, name: &str, device: u64) {
+        memory.set(at + 40, file_system);
+        memory.set(at + 64, number);
+        memory.set(at + 80, 1234);
+        memory.set(file_system + 16, device);
+        memory.set(file_system + 40, file_system + 0x100);
+        memory.set(file_system + 0x100, file_system + 0x110);
+        memory.bytes(file_system + 0x110, name.as_bytes());
+    }
+
+    fn open(memory: &Memory, dentry: u64, mount: u64, mode: u64) {
+        let path = [mount_at(mount) + INSIDE, dentry_at(dentry)];
+        memory.words(FILE, &[0, mode, CONTENTS, 0, INODE, 0, 0, 0, path[0], path[1]]);
+    }
+
+    /// `/srv/data/lib/a.so`, of which `/srv` is in the first mount and `/srv/data` is another one's root.
+    fn example() -> Memory {
+        let memory = Memory::new();
+        dentry(&memory, 0, 0, "/", 0);
+        dentry(&memory, 1, 0, "srv", 0);
+        dentry(&memory, 2, 1, "data", 0);
+        dentry(&memory, 3, 3, "/", 0);
+        dentry(&memory, 4, 3, "lib", 0);
+        dentry(&memory, 5, 4, "a.so", INODE);
+        mount(&memory, 0, 0, 0, 0);
+        mount(&memory, 1, 0, 2, 3);
+        inode(&memory, INODE, 77, DISK, "ext4", 254 << 20 | 3);
+        open(&memory, 5, 1, 0);
+        memory
+    }
+
+    fn read(memory: &Memory) -> Option<File> {
+        file(&memory.space(), FILE, &offsets(false, Offsets::of))
+    }
+
+    fn path(memory: &Memory) -> Option<String> {
+        read(memory).unwrap().path
+    }
+
+    #[test]
+    fn a_path_across_mounts() {
+        let memory = example();
+        let expected = File {
+            path: Some("/srv/data/lib/a.so".to_owned()),
+            is_deleted: false,
+            inode: 77,
+            device: Device { major: 254, minor: 3 },
+            bytes: 1234,
+            contents: Some(CONTENTS),
+        };
+        assert_eq!(read(&memory), Some(expected));
+        // The root of a mount, and the root of all.
+        open(&memory, 3, 1, 0);
+        assert_eq!(path(&memory).as_deref(), Some("/srv/data"));
+        open(&memory, 0, 0, 0);
+        assert_eq!((path(&memory).as_deref(), read(&memory).unwrap().is_deleted), (Some("/"), false));
+        // Not beneath what is mounted.
+        open(&memory, 1, 1, 0);
+        assert_eq!(path(&memory).as_deref(), Some("/srv"));
+    }
+
+    #[test]
+    fn files_that_have_no_name_any_more() {
+        let memory = example();
+        memory.set(dentry_at(5) + 16, 0);
+        let found = read(&memory).unwrap();
+        assert_eq!((found.path.as_deref(), found.is_deleted), (Some("/srv/data/lib/a.so"), true));
+        let lone = |name, file_system| {
+            dentry(&memory, 6, 6, name, INODE);
+            inode(&memory, INODE, 77, DISK, file_system, 1);
+            open(&memory, 6, 1, 0);
+            let found = read(&memory).unwrap();
+            (found.path.unwrap(), found.is_deleted, found.contents.is_some())
+        };
+        assert_eq!(lone("memfd:trace", "tmpfs\0"), ("/memfd:trace".to_owned(), true, true));
+        assert_eq!(lone("[perf_event]", "anon_inodefs\0"), ("anon_inode:[perf_event]".to_owned(), false, true));
+        assert_eq!(lone("", "sockfs\0"), ("socket:[77]".to_owned(), false, true));
+        assert_eq!(lone("", "pipefs\0"), ("pipe:[77]".to_owned(), false, true));
+        assert_eq!(lone("anon_hugepage", "hugetlbfs\0"), ("/anon_hugepage".to_owned(), true, false));
+    }
+
+    /// The contents are those of the file in the layer; all that a program sees is the overlay's. Each version has its own bit, which had
+    /// another meaning before.
+    #[test]
+    fn a_file_of_an_overlay() {
+        let memory = example();
+        dentry(&memory, 7, 0, "merged", UPPER_INODE);
+        memory.set(dentry_at(7) + 56, OVERLAY);
+        mount(&memory, 2, 0, 0, 0);
+        memory.set(mount_at(2) + INSIDE + 8, OVERLAY);
+        inode(&memory, UPPER_INODE, 99, OVERLAY, "overlay", 40);
+        memory.words(FILE + 96, &[mount_at(2) + INSIDE, dentry_at(7)]);
+        for (mode, is_overlay) in [(0, false), (1 << 24, true), (1 << 25, true), (1 << 26, false)] {
+            open(&memory, 5, 1, mode);
+            let found = read(&memory).unwrap();
+            let (path, inode, minor) = if is_overlay { ("/merged", 99, 40) } else { ("/srv/data/lib/a.so", 77, 3) };
+            let got = (found.path.as_deref(), found.inode, found.device.minor, found.contents);
+            assert_eq!(got, (Some(path), inode, minor, Some(CONTENTS)), "{mode:x}");
+        }
+        // What is behind another file is no place.
+        open(&memory, 5, 1, 1 << 25);
+        for (at, value) in [(FILE + 96, 0), (FILE + 104, 3), (dentry_at(7) + 56, DISK)] {
+            memory.set(at, value);
+            assert_eq!(path(&memory).as_deref(), Some("/srv/data/lib/a.so"), "{at:x}");
+            memory.words(FILE + 96, &[mount_at(2) + INSIDE, dentry_at(7)]);
+        }
+    }
+
+    #[test]
+    fn loops_and_violations() {
+        let violations = [
+            ("a parent that is a child", dentry_at(4) + 24, dentry_at(5)),
+            ("a mount on itself", mount_at(1) + 24, dentry_at(3)),
+            ("mounts on each other", mount_at(0) + 16, mount_at(1)),
+            ("a long name", dentry_at(4) + 32, 256 << 32),
+            ("a name in no memory", dentry_at(4) + 40, u64::MAX - 1),
+            ("a parent in no memory", dentry_at(4) + 24, 0x1000),
+        ];
+        for (what, at, value) in violations {
+            let memory = example();
+            memory.set(at, value);
+            if what == "mounts on each other" {
+                memory.set(mount_at(0) + 24, dentry_at(3));
+            }
+            if what == "a mount on itself" {
+                memory.set(mount_at(1) + 16, mount_at(2));
+                mount(&memory, 2, 1, 3, 3);
+            }
+            assert_eq!(path(&memory), None, "{what}");
+            assert_eq!(read(&memory).unwrap().inode, 77, "{what}");
+        }
+        for (at, value) in [(FILE + 32, 0), (INODE + 40, 8), (DISK + 40, 0), (DISK + 0x100, 0)] {
+            let memory = example();
+            memory.set(at, value);
+            assert_eq!(read(&memory), None);
+        }
+        for at in [0, FILE + 4, u64::MAX - 7] {
+            assert_eq!(file(&example().space(), at, &offsets(false, Offsets::of)), None);
+        }
+        // 200 names of 22 bytes are longer than a path.
+        let memory = example();
+        for index in 8..100 {
+            dentry(&memory, index, index - 1, &"x".repeat(49), INODE);
+        }
+        dentry(&memory, 8, 3, "y", INODE);
+        open(&memory, 60, 1, 0);
+        assert_eq!(path(&memory).map(|path| path.len()), Some("/srv/data/y".len() + 52 * 50));
+        open(&memory, 99, 1, 0);
+        assert_eq!(path(&memory), None);
+        // A name that is shorter than its length, since it is being changed.
+        let memory = example();
+        memory.bytes(TEXTS + 5 * 0x140 + 1, b"\0");
+        assert_eq!(path(&memory).as_deref(), Some("/srv/data/lib/a"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_memory_is_survived(random in proptest::collection::vec(any::<u64>(), 1..40), kept in 0u64..5) {
+            let memory = example();
+            let ranges = [FILE, INODE, DISK, dentry_at(0), mount_at(0)].into_iter().zip([0x60, 0x60, 0x180, 0x200, 0x100]);
+            for (index, (start, bytes)) in (0..).zip(ranges) {
+                if index != kept && random[0] >> index & 1 == 0 {
+                    memory.fill(start..start + bytes, &random);
+                }
+            }
+            memory.set(FILE + 32, INODE);
+            let found = read(&memory);
+            prop_assert!(memory.reads.load(Ordering::Relaxed) < STEPS_MAX * 3 * 5 + 100);
+            prop_assert!(found.and_then(|file| file.path).is_none_or(|path| path.len() <= 3 * PATH_BYTES_MAX));
+        }
+    }
 }

@@ -50,6 +50,10 @@ impl<F: ReadAt> ReadAt for Kept<F> {
         self.file.bytes()
     }
 
+    fn has_holes(&self) -> bool {
+        self.file.has_holes()
+    }
+
     fn read_at(&self, offset: u64, into: &mut [u8]) -> bool {
         if offset.checked_add(into.len() as u64).is_none_or(|end| end > self.bytes()) {
             return false;

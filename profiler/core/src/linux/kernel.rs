@@ -62,6 +62,18 @@ impl Kernel {
         kallsyms::search(memory, ranges, |symbols| Kernel::of(memory, symbols))
     }
 
+    /// The same of a guest that has started again: the first that is elsewhere than the one that was, or at its place and not the same any more,
+    /// and whose time passes. What a kernel leaves in memory when the guest starts again looks like one, but it does not count.
+    pub fn find_after(memory: &dyn Physical, ranges: &[Range<u64>], lives: impl Fn(&Kernel) -> bool) -> Option<Kernel> {
+        kallsyms::search(memory, ranges, |symbols| Kernel::of(memory, symbols).filter(&lives))
+    }
+
+    /// How many of its ticks have passed since it started. They stop while all CPUs have nothing to do.
+    #[must_use]
+    pub fn ticks(&self, memory: &dyn Physical) -> Option<u64> {
+        self.space(memory).word(self.symbols.address("jiffies_64")?)
+    }
+
     /// The kernel with these symbols, if it is there as they say.
     fn of(memory: &dyn Physical, mut symbols: Kallsyms) -> Option<Kernel> {
         let text = symbols.address("_text").or_else(|| symbols.address("_stext"))?;

@@ -18,4 +18,6 @@ pub mod sleeping;
 pub mod space;
 mod structures;
 pub mod tasks;
+#[cfg(test)]
+mod testing;
 pub mod vdso;

@@ -213,6 +213,10 @@ impl<M: Physical + Send + Sync> ReadAt for CachedFile<M> {
         self.bytes
     }
 
+    fn has_holes(&self) -> bool {
+        true
+    }
+
     fn read_at(&self, offset: u64, into: &mut [u8]) -> bool {
         if offset.checked_add(into.len() as u64).is_none_or(|end| end > self.bytes) {
             return false;
@@ -229,5 +233,204 @@ impl<M: Physical + Send + Sync> ReadAt for CachedFile<M> {
             done += count;
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{DIRECT, Memory, PAGING, offsets};
+    use super::*;
+    use proptest::prelude::*;
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+
+    const CONTENTS: u64 = DIRECT + 0x8000;
+    const OTHER: u64 = DIRECT + 0x8100;
+    const HEAD: u64 = CONTENTS + 16;
+    const ROOT: u64 = DIRECT + 0x9000;
+    const LEAF: u64 = DIRECT + 0x9400;
+    const HUGE: u64 = 1 << 6;
+    /// The frame of the page with index 0, of which the description is at 0x4000.
+    const FIRST: u64 = 0x100;
+    const READ: u64 = 1 << 3;
+
+    struct Shared(Arc<Memory>);
+
+    impl Physical for Shared {
+        fn read(&self, address: u64, into: &mut [u8]) -> bool {
+            self.0.read(address, into)
+        }
+    }
+
+    fn description(frame: u64) -> u64 {
+        DESCRIPTIONS + frame * 64
+    }
+
+    /// A page of a file: its description, and in each of its words its number.
+    fn page(memory: &Memory, frame: u64, contents: u64, index: u64) {
+        let at = DIRECT + frame * 64;
+        memory.words(at, &[READ, 0, 0, contents, index]);
+        memory.words(DIRECT + frame * PAGE_BYTES, &[frame; 512]);
+    }
+
+    fn node(memory: &Memory, at: u64, shift: u8, slots: &[(u64, u64)]) {
+        memory.bytes(at, &[shift]);
+        for (slot, entry) in slots {
+            memory.set(at + 40 + slot * 8, *entry);
+        }
+    }
+
+    /// A file of 200 pages: those with index 0, 2 and 63 are there, and a folio of four in front of 8, of which each has its page; then a
+    /// folio for 64..128.
+    fn example() -> Arc<Memory> {
+        let memory = Arc::new(Memory::new());
+        let mut slots = vec![(1, 0), (3, 0x1235), (5, 258 << 2 | 2)];
+        for (index, frame) in [(0, FIRST), (2, FIRST + 2), (63, FIRST + 1), (4, FIRST + 4)] {
+            page(&memory, frame, CONTENTS, index);
+            slots.push((index, description(frame)));
+        }
+        for further in 1..4 {
+            memory.words(DIRECT + (FIRST + 4 + further) * PAGE_BYTES, &[FIRST + 4 + further; 512]);
+            slots.push((4 + further, 4 << 2 | 2));
+        }
+        node(&memory, LEAF, 0, &slots);
+        page(&memory, FIRST + 0x40, CONTENTS, HUGE);
+        memory.words(DIRECT + (FIRST + 0x40 + 9) * PAGE_BYTES, &[9; 512]);
+        node(&memory, ROOT, 6, &[(0, LEAF | 2), (1, description(FIRST + 0x40))]);
+        memory.set(HEAD, ROOT | 2);
+        memory
+    }
+
+    fn open(memory: &Arc<Memory>) -> CachedFile<Shared> {
+        let cache = offsets(false, |btf| PageCache::of(&memory.space(), btf, PAGING, None));
+        CachedFile::new(Shared(memory.clone()), cache, CONTENTS, 200 * PAGE_BYTES)
+    }
+
+    /// The first word of the page with an index.
+    fn word_of(file: &CachedFile<Shared>, index: u64) -> Option<u64> {
+        let mut bytes = [0; 8];
+        file.read_at(index * PAGE_BYTES, &mut bytes).then(|| u64::from_le_bytes(bytes))
+    }
+
+    #[test]
+    fn pages_that_are_there_and_pages_that_are_not() {
+        let memory = example();
+        let file = open(&memory);
+        let found: Vec<_> = (0..200).filter_map(|index| Some((index, word_of(&file, index)?))).collect();
+        let mut expected = vec![(0, FIRST), (2, FIRST + 2)];
+        expected.extend((0..4).map(|further| (4 + further, FIRST + 4 + further)));
+        expected.push((63, FIRST + 1));
+        expected.extend((0..64).map(|further| (64 + further, [0, 9][usize::from(further == 9)])));
+        expected[7].1 = FIRST + 0x40;
+        assert_eq!(found, expected);
+        // Across pages, up to the end, and not beyond.
+        let mut bytes = vec![0; 3 * PAGE_BYTES as usize];
+        assert!(file.read_at(4 * PAGE_BYTES + 100, &mut bytes[..2 * PAGE_BYTES as usize]));
+        assert!(!file.read_at(2 * PAGE_BYTES + 100, &mut bytes), "the third page is swapped");
+        assert!(!file.read_at(200 * PAGE_BYTES - 4, &mut bytes[..8]) && !file.read_at(u64::MAX, &mut bytes[..8]));
+        let reads = memory.reads.load(Ordering::Relaxed);
+        assert_eq!(word_of(&file, 63), Some(FIRST + 1));
+        assert!(memory.reads.load(Ordering::Relaxed) - reads <= 9, "the node is kept");
+    }
+
+    #[test]
+    fn a_file_of_one_page_needs_no_node() {
+        let memory = example();
+        memory.set(HEAD, description(FIRST));
+        let file = open(&memory);
+        assert_eq!((word_of(&file, 0), word_of(&file, 1)), (Some(FIRST), None));
+        memory.set(HEAD, 0);
+        assert_eq!(word_of(&file, 0), None);
+    }
+
+    #[test]
+    fn pages_that_go_and_come() {
+        let memory = example();
+        let file = open(&memory);
+        assert_eq!((word_of(&file, 2), word_of(&file, 6)), (Some(FIRST + 2), Some(FIRST + 6)));
+        // It is the page of another file now, and this file's is elsewhere: the node that was kept is of no use.
+        page(&memory, FIRST + 2, OTHER, 2);
+        assert_eq!(word_of(&file, 2), None);
+        page(&memory, FIRST + 0x30, CONTENTS, 2);
+        memory.set(LEAF + 40 + 16, description(FIRST + 0x30));
+        assert_eq!(word_of(&file, 2), Some(FIRST + 0x30));
+        // A folio was split, its first page is where it was.
+        page(&memory, FIRST + 0x31, CONTENTS, 6);
+        memory.set(LEAF + 40 + 6 * 8, description(FIRST + 0x31));
+        assert_eq!((word_of(&file, 6), word_of(&file, 4)), (Some(FIRST + 0x31), Some(FIRST + 4)));
+        // It is being read from the disk; and it goes while it is copied.
+        memory.set(DIRECT + (FIRST + 0x31) * 64, 0);
+        assert_eq!(word_of(&file, 6), None);
+        for later in 0..12 {
+            let memory = example();
+            let file = open(&memory);
+            memory.set_later(later, DIRECT + FIRST * 64 + 24, OTHER);
+            memory.words(DIRECT + FIRST * PAGE_BYTES, &[FIRST]);
+            let found = word_of(&file, 0);
+            let is_gone = memory.space().word(DIRECT + FIRST * 64 + 24) == Some(OTHER);
+            assert!(found == Some(FIRST) && !is_gone || found.is_none(), "{later}");
+        }
+    }
+
+    #[test]
+    fn nodes_that_violate_their_format() {
+        for (at, value, index) in [
+            (ROOT, 7, 2),
+            (ROOT, 0, 2),
+            (ROOT, 12, 2),
+            (LEAF, 6, 2),
+            (ROOT + 40, ROOT | 2, 2),
+            (ROOT + 40, u64::MAX - 1, 2),
+            (LEAF + 56, description(FIRST + 2) + 8, 2),
+            (LEAF + 56, DESCRIPTIONS - 64, 2),
+            (LEAF + 56, 64, 2),
+            (DIRECT + (FIRST + 2) * 64 + 32, 3, 2),
+            (DIRECT + (FIRST + 0x40) * 64 + 32, u64::MAX, 64),
+        ] {
+            let memory = example();
+            assert!(word_of(&open(&memory), index).is_some());
+            memory.set(at, value);
+            assert_eq!(word_of(&open(&memory), index), None, "{at:x} {value:x}");
+        }
+    }
+
+    #[test]
+    fn where_descriptions_are() {
+        let memory = example();
+        let of = |paging, base| offsets(false, |btf| PageCache::of(&memory.space(), btf, paging, base)).descriptions;
+        let five = Paging { cr4: PAGING.cr4 | FIVE_LEVELS, ..PAGING };
+        assert_eq!((of(PAGING, None), of(five, None)), (DESCRIPTIONS, DESCRIPTIONS_FIVE_LEVELS));
+        memory.set(DIRECT + 0x100, DIRECT + 0x4000);
+        assert_eq!(of(PAGING, Some(DIRECT + 0x100)), DIRECT + 0x4000);
+        for wrong in [0, DIRECT + 0x4001] {
+            memory.set(DIRECT + 0x100, wrong);
+            let types = super::super::testing::types(false);
+            let btf = Btf::parse(&types, None).unwrap();
+            let found = PageCache::of(&memory.space(), &btf, PAGING, Some(DIRECT + 0x100));
+            assert_eq!(found.err(), Some("vmemmap_base"));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_memory_is_survived(
+            random in proptest::collection::vec(any::<u64>(), 1..40),
+            indexes in proptest::collection::vec(0u64..200, 1..20),
+        ) {
+            let memory = example();
+            memory.fill(DIRECT..DIRECT + 0x8000, &random);
+            memory.fill(LEAF + 40..LEAF + 40 + 512, &random);
+            for (slot, random) in random.iter().enumerate().take(60) {
+                let entry = [ROOT | 2, LEAF | 2, DIRECT | 2, random | 2, random % 0x100][(random % 5) as usize];
+                memory.set(if random & 8 == 0 { ROOT } else { LEAF } + 40 + slot as u64 * 8, entry);
+            }
+            let file = open(&memory);
+            for index in indexes {
+                let before = memory.reads.load(Ordering::Relaxed);
+                let _ = word_of(&file, index);
+                prop_assert!(memory.reads.load(Ordering::Relaxed) - before < 120);
+            }
+            prop_assert!(file.nodes.lock().unwrap().len() <= NODES_KEPT);
+        }
     }
 }

@@ -5,6 +5,7 @@ mod bombs;
 mod common;
 mod damaged;
 mod go;
+mod holes;
 mod jit;
 mod orc;
 mod processes;

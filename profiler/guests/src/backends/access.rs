@@ -15,7 +15,7 @@ use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
 use crate::memory::Machine;
 use crate::systems::image::{VmImage, is_about_symbols};
-use crate::systems::linux::Processes;
+use crate::systems::linux::{Followed, Replan};
 use crate::systems::plan::CopyPlan;
 use crate::{Attempt, Counts, Flow, Guest, Source, Taken};
 
@@ -96,9 +96,9 @@ impl<V: VmAccess> KnownVm<V> {
         found.map(|()| known)
     }
 
-    /// The processes of a Linux, if they can be found; once.
-    pub(crate) fn take_processes(&mut self) -> Option<Processes> {
-        self.image.take_processes()
+    /// A Linux whose kernel was found in its RAM, for its samples; once.
+    pub(crate) fn take_linux(&mut self) -> Option<Followed> {
+        self.image.take_linux()
     }
 
     /// Adds a warning to those that it announces.
@@ -204,6 +204,18 @@ fn attempts_max(error: &GuestError) -> u32 {
         GuestError::KernelNotFound(_) => ATTEMPTS_MAX,
         error if is_about_symbols(error) => CHECKS_MAX,
         _ => 1,
+    }
+}
+
+impl<V: VmAccess> Replan for V {
+    fn replan(&mut self, plan: CopyPlan) -> Result<(), GuestError> {
+        self.set_plan(plan)
+    }
+}
+
+impl<V: VmAccess> Replan for KnownVm<V> {
+    fn replan(&mut self, plan: CopyPlan) -> Result<(), GuestError> {
+        self.vm.set_plan(plan)
     }
 }
 

@@ -19,7 +19,7 @@ use crate::find::domains::Domain;
 use crate::find::{Vm, vcpus};
 use crate::memory::{MemorySource, Ram};
 use crate::stream::SocketAddress;
-use crate::systems::linux::WithProcesses;
+use crate::systems::linux::Following;
 use crate::{Guest, Source, VmSettings};
 
 /// The backends for a VM, as far as they can be determined without disturbing it.
@@ -121,8 +121,8 @@ pub fn attach(
                 let (subject, kind) = (Subject::Vm { pid: vm.pid, backend }, GuestKind::Vm { vmm: vm.pid });
                 remote::attach(launcher, subject, (kind, &vm.name), settings.clone(), (rate_hz, false)).map(
                     |(mut source, opened)| {
-                        let processes = source.take_processes();
-                        (Box::new(WithProcesses::new(source, processes)) as Box<dyn Source>, opened)
+                        let linux = source.take_linux();
+                        (Box::new(Following::new(source, linux)) as Box<dyn Source>, opened)
                     },
                 )
             }
@@ -153,13 +153,13 @@ fn attach_with_host(
             let subject = Subject::Vm { pid: vm.pid, backend: Backend::Kvm };
             let kind = (GuestKind::Vm { vmm: vm.pid }, vm.name.as_str());
             let (mut known, opened) = remote::attach(launcher, subject, kind, settings.clone(), (rate_hz, true))?;
-            let (vcpus, processes) = (zip(&*known), known.take_processes());
-            host.join(Box::new(WithProcesses::new(known, processes)), vcpus, opened)
+            let (vcpus, linux) = (zip(&*known), known.take_linux());
+            host.join(Box::new(Following::new(known, linux)), vcpus, opened)
         }
         None => {
             let mut known = KvmVm::attach_with_vmm(vm, settings.clone())?;
-            let (vcpus, processes) = (zip(&*known), known.take_processes());
-            let source = WithProcesses::new(Paced::new(known, rate_hz), processes);
+            let (vcpus, linux) = (zip(&*known), known.take_linux());
+            let source = Following::new(Paced::new(known, rate_hz), linux);
             host.join(Box::new(source), vcpus, OpenedFiles::default())
         }
     };
@@ -193,8 +193,8 @@ fn attach_here(vm: &Vm, backend: Backend, settings: &VmSettings, rate_hz: u32) -
 }
 
 fn paced<V: VmAccess + Guest + 'static>(mut known: KnownVm<V>, rate_hz: u32) -> Box<dyn Source> {
-    let processes = known.take_processes();
-    Box::new(WithProcesses::new(Paced::new(known, rate_hz), processes))
+    let linux = known.take_linux();
+    Box::new(Following::new(Paced::new(known, rate_hz), linux))
 }
 
 fn look_for_kvm(vm: &Vm) -> Result<(), GuestError> {

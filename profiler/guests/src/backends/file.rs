@@ -30,8 +30,8 @@ use crate::find::vcpus::{VCPUS_MAX, choose_vcpus};
 use crate::memory::{AddressSpace, Machine};
 use crate::sys::monotonic_ns;
 use crate::systems::image::{VmImage, VmSettings};
-use crate::systems::linux::Processes;
-use crate::systems::linux_guest::LinuxGuest;
+use crate::systems::linux::Followed;
+use crate::systems::linux_guest::{Access, LinuxGuest};
 use crate::systems::plan::{CopyPlan, HeldCore};
 use crate::{Counts, Flow, Source};
 
@@ -44,10 +44,10 @@ const HLT: u8 = 0xf4;
 
 /// A piece of RAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Piece {
-    address: u64,
+pub(super) struct Piece {
+    pub(super) address: u64,
     /// How much of it is in the file.
-    bytes: u64,
+    pub(super) bytes: u64,
     /// Where in the file.
     offset: u64,
 }
@@ -116,7 +116,7 @@ pub struct DumpedVm {
     ram: Arc<FileRam>,
     cores: Vec<(usize, CoreState)>,
     image: VmImage,
-    processes: Option<Processes>,
+    linux: Option<Followed>,
     plan: CopyPlan,
     warnings: Vec<String>,
     delivered: bool,
@@ -124,14 +124,14 @@ pub struct DumpedVm {
 
 /// What a file holds.
 #[derive(Debug)]
-struct Parts {
-    pieces: Vec<Piece>,
-    cores: Vec<CoreState>,
-    warning: Option<String>,
+pub(super) struct Parts {
+    pub(super) pieces: Vec<Piece>,
+    pub(super) cores: Vec<CoreState>,
+    pub(super) warning: Option<String>,
 }
 
 /// Finds RAM and registers in a file of `file_bytes` bytes. The error is what follows the file's name.
-fn parse(file: &ReadCache<File>, file_bytes: u64, start: &[u8]) -> Result<Parts, String> {
+pub(super) fn parse(file: &ReadCache<File>, file_bytes: u64, start: &[u8]) -> Result<Parts, String> {
     if start.starts_with(b"makedumpfile") || start.starts_with(b"KDUMP   ") {
         return Err("is a compressed dump: make one without -z, -l and -s (virsh: --format elf)".to_owned());
     }
@@ -221,18 +221,18 @@ fn name_of(path: &Path) -> Cow<'_, str> {
 }
 
 impl LinuxGuest {
-    /// The guest in a file, which is opened before `enter` is called as by [`of_vmm`](LinuxGuest::of_vmm).
+    /// The guest in a file.
     ///
     /// # Errors
     /// The file is no dump of a VM, or the RAM in it has no Linux kernel that describes its structures.
-    pub fn of_dump(path: &Path, enter: Option<fn() -> Option<String>>) -> Result<LinuxGuest, GuestError> {
+    pub fn of_dump(path: &Path, access: Access) -> Result<LinuxGuest, GuestError> {
         let file = open(path)?;
-        let gap = enter.and_then(|enter| enter());
+        let gap = access.enter.and_then(|enter| enter());
         let Parts { pieces, warning, .. } = parts(&file, path)?;
         let warnings: Vec<String> = gap.into_iter().chain(warning).collect();
         let warning = (!warnings.is_empty()).then(|| warnings.join("; "));
         let memory: Arc<dyn Machine> = Arc::new(FileRam { file, pieces });
-        LinuxGuest::of_memories(GuestKind::File, &name_of(path), &[memory], warning)
+        LinuxGuest::of_memories((GuestKind::File, &name_of(path)), &[memory], access, warning)
     }
 }
 
@@ -269,8 +269,8 @@ impl DumpedVm {
             warnings.extend(image.check(&state, read)?);
             warnings.extend(image.prepare());
         }
-        let (plan, processes) = (image.plan(), image.take_processes());
-        Ok((DumpedVm { ram, cores, image, processes, plan, warnings, delivered: false }, opened))
+        let (plan, linux) = (image.plan(), image.take_linux());
+        Ok((DumpedVm { ram, cores, image, linux, plan, warnings, delivered: false }, opened))
     }
 }
 
@@ -292,8 +292,8 @@ impl Source for DumpedVm {
             for (index, state) in &self.cores {
                 let mut sample = self.plan.sample(*index, *state, &mut core(&self.ram, *state), self.plan.room())?;
                 sample.time_ns = time_ns;
-                match &mut self.processes {
-                    Some(processes) => processes.sample(sample, sink),
+                match &mut self.linux {
+                    Some(linux) => linux.sample(sample, sink),
                     None => sink(Event::Sample(sample)),
                 }
             }

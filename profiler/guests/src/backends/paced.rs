@@ -8,6 +8,8 @@ use glass_profiler_core::event::{Event, RawSample};
 use crate::backends::load::Load;
 use crate::error::GuestError;
 use crate::sys::{monotonic_ns, run_first, sleep_precisely};
+use crate::systems::linux::Replan;
+use crate::systems::plan::CopyPlan;
 use crate::{Attempt, Counts, Flow, Guest, Source, Taken};
 
 /// Sampling is to take a fifth of the guest's time at most: it runs this many times as long as it is stopped on average.
@@ -232,6 +234,12 @@ impl<G: Guest> Paced<G> {
             part.pacer.taken(time_ns, time_ns, 0);
             deliver(part, again.iter().map(|sample| RawSample { time_ns, ..sample.clone() }).collect());
         }
+    }
+}
+
+impl<G: Replan> Replan for Paced<G> {
+    fn replan(&mut self, plan: CopyPlan) -> Result<(), GuestError> {
+        self.guest.replan(plan)
     }
 }
 

@@ -62,6 +62,11 @@ impl OpenedFiles {
         }
     }
 
+    /// The ordinary file at a path as we see it.
+    pub(crate) fn open_path(&self, path: &Path) -> Option<File> {
+        self.found(None, path.to_str()?)
+    }
+
     /// The file of a path, if it is one of them.
     pub(crate) fn get(&self, path: &Path) -> Option<File> {
         self.files.get(path)?.try_clone().ok()

@@ -17,7 +17,7 @@ use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
 use crate::files::OpenedFiles;
 use crate::memory::{AddressSpace, Machine};
-use crate::systems::linux::{self, InRam, Linux, Processes};
+use crate::systems::linux::{self, Followed, InRam, Linux, Outside, Processes};
 use crate::systems::plan::{CopyPlan, GUEST, LinuxPlan, SPACE};
 use crate::systems::relocated;
 use crate::systems::symbols::{self, GuestProgram, SymbolFile};
@@ -40,6 +40,17 @@ pub struct VmSettings {
     pub force: bool,
     /// The symbols of a Linux are used as given, although its RAM may have them.
     pub files_only: bool,
+    /// Of the processes of a Linux.
+    pub processes: GuestProcesses,
+}
+
+/// How the processes of a Linux guest are shown.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GuestProcesses {
+    /// A folder that has the guest's files by their paths: what is not in the guest's memory is read there.
+    pub root: Option<PathBuf>,
+    /// Names of processes and paths of files are left out.
+    pub without_names: bool,
 }
 
 impl VmSettings {
@@ -52,6 +63,7 @@ impl VmSettings {
             vcpus: Vec::new(),
             force: false,
             files_only: false,
+            processes: GuestProcesses::default(),
         }
     }
 }
@@ -67,6 +79,8 @@ pub(crate) struct VmImage {
     linux: Option<(usize, Linux)>,
     /// The same, if it was found in the guest's RAM.
     in_ram: Option<InRam>,
+    /// Who opens other files.
+    opened: OpenedFiles,
 }
 
 impl VmImage {
@@ -87,7 +101,7 @@ impl VmImage {
         let cores = programs.iter().find_map(|program| {
             program.landmark(formats::CORES_SYMBOL).map(|address| address.wrapping_add(program.bias.get()))
         });
-        Ok(VmImage { guest, programs, settings, cores, linux: None, in_ram: None })
+        Ok(VmImage { guest, programs, settings, cores, linux: None, in_ram: None, opened: opened.clone() })
     }
 
     /// Searches the guest's RAM, one of these memories, for a Linux kernel, if nothing else is known of the guest. Returns which of the memories
@@ -220,9 +234,17 @@ impl VmImage {
         }
     }
 
-    /// The processes of a Linux, if they can be found; once.
+    /// A Linux whose kernel was found in its RAM, for its samples; once.
+    pub(crate) fn take_linux(&mut self) -> Option<Followed> {
+        let in_ram = self.in_ram.take()?;
+        let outside = Outside::new(self.settings.processes.clone(), self.opened.clone());
+        Some(Followed::new(in_ram, self.programs.first()?.range(), self.settings.stack_bytes, outside))
+    }
+
+    /// The processes of a Linux whose kernel was found in its RAM, if that describes its types; once.
     pub(crate) fn take_processes(&mut self) -> Option<Processes> {
-        self.in_ram.take()?.processes()
+        let outside = Outside::new(self.settings.processes.clone(), self.opened.clone());
+        self.in_ram.take()?.listed(outside)
     }
 
     /// What the VM is, for the sentence of an error.

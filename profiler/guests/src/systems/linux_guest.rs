@@ -7,9 +7,10 @@ use glass_profiler_core::guest::{GuestKind, Mode};
 use glass_profiler_core::linux::tasks::{Task, Tasks};
 
 use crate::error::GuestError;
+use crate::files::OpenedFiles;
 use crate::memory::{Machine, memories_of};
 use crate::sys::monotonic_ns;
-use crate::systems::image::{VmImage, VmSettings};
+use crate::systems::image::{GuestProcesses, VmImage, VmSettings};
 use crate::systems::linux::Processes;
 use crate::systems::plan::SPACE;
 use crate::systems::stack::registers_below;
@@ -18,6 +19,17 @@ use crate::systems::stack::registers_below;
 const ATTEMPTS: u32 = 3;
 /// The most bytes that are copied of the stack of a process.
 const USER_STACK_BYTES_MAX: usize = 64 << 10;
+
+/// How this process reads a guest.
+#[derive(Debug, Clone, Default)]
+pub struct Access {
+    /// Called when all is open and nothing of the guest is parsed: it gives up what is not needed, and returns a warning if it cannot.
+    pub enter: Option<fn() -> Option<String>>,
+    /// How the guest's processes are shown.
+    pub processes: GuestProcesses,
+    /// Who opens files after that.
+    pub opened: OpenedFiles,
+}
 
 /// A Linux guest whose tasks can be read.
 pub struct LinuxGuest {
@@ -49,12 +61,11 @@ pub enum Stack {
 }
 
 impl LinuxGuest {
-    /// The guest of a VMM. `enter` is called when the RAM is open and nothing of it is parsed; it returns a warning if a part of the jail is not
-    /// possible here.
+    /// The guest of a VMM.
     ///
     /// # Errors
     /// The RAM cannot be read, or has no Linux kernel that describes its structures.
-    pub fn of_vmm(pid: u32, name: &str, enter: Option<fn() -> Option<String>>) -> Result<LinuxGuest, GuestError> {
+    pub fn of_vmm(pid: u32, name: &str, access: Access) -> Result<LinuxGuest, GuestError> {
         let memories = memories_of(pid);
         if memories.is_empty() {
             return Err(GuestError::NotPermitted {
@@ -63,15 +74,15 @@ impl LinuxGuest {
                     .to_owned(),
             });
         }
-        let gap = enter.and_then(|enter| enter());
-        LinuxGuest::of_memories(GuestKind::Vm { vmm: pid }, name, &memories, gap)
+        let gap = access.enter.and_then(|enter| enter());
+        LinuxGuest::of_memories((GuestKind::Vm { vmm: pid }, name), &memories, access, gap)
     }
 
     /// The guest whose RAM one of these memories is.
     pub(crate) fn of_memories(
-        kind: GuestKind,
-        name: &str,
+        (kind, name): (GuestKind, &str),
         memories: &[Arc<dyn Machine>],
+        access: Access,
         warning: Option<String>,
     ) -> Result<LinuxGuest, GuestError> {
         let no_kernel = |_| {
@@ -86,8 +97,9 @@ impl LinuxGuest {
             boot_image: None,
             force: false,
             files_only: false,
+            processes: access.processes,
         };
-        let mut image = VmImage::load(kind, name, settings)?;
+        let mut image = VmImage::load_of(kind, name, settings, &access.opened)?;
         let found = image.find_in_ram(memories).map_err(no_kernel)?;
         let warnings = warning.into_iter().chain(found.and_then(|(_, warning)| warning)).chain(image.prepare());
         let warnings = warnings.collect();

@@ -12,7 +12,7 @@ use crate::arch::x86_64::CoreState;
 use crate::backends::access::{KnownVm, View, VmAccess};
 use crate::bytes::MESSAGE_BYTES_MAX;
 use crate::error::GuestError;
-use crate::files::OpenedFiles;
+use crate::files::{OpenedFiles, Opener};
 use crate::memory::memories_of;
 use crate::sys::{Packets, Received};
 use crate::systems::image::VmImage;
@@ -34,6 +34,8 @@ pub struct RemoteVm {
     threads: Vec<u32>,
     memories: usize,
     counts: Counts,
+    /// Sampling was requested.
+    has_started: bool,
     /// The holder has detached, or is gone.
     is_over: bool,
     room: Vec<u8>,
@@ -63,7 +65,8 @@ impl RemoteVm {
     pub(super) fn of(packets: Packets, holder: Option<Child>) -> Result<RemoteVm, GuestError> {
         let room = vec![0; MESSAGE_BYTES_MAX];
         let (vcpus, threads, counts) = (Vec::new(), Vec::new(), Counts::default());
-        let mut vm = RemoteVm { packets, holder, vcpus, threads, memories: 0, counts, is_over: false, room };
+        let mut vm =
+            RemoteVm { packets, holder, vcpus, threads, memories: 0, counts, has_started: false, is_over: false, room };
         match vm.answer()? {
             Report::Attached { vcpus, threads, memories } => {
                 (vm.vcpus, vm.threads, vm.memories) = (vcpus, threads, memories);
@@ -215,8 +218,12 @@ impl VmAccess for RemoteVm {
         Ok(())
     }
 
+    /// Once sampling has started the answer is received with the samples.
     fn set_plan(&mut self, plan: CopyPlan) -> Result<(), GuestError> {
-        self.request(&Request::Plan(plan)).map(drop)
+        match self.has_started {
+            true => self.send(&Request::Plan(plan)),
+            false => self.request(&Request::Plan(plan)).map(drop),
+        }
     }
 
     fn wait(&mut self, time: Duration) -> Result<(), GuestError> {
@@ -233,6 +240,7 @@ impl VmAccess for RemoteVm {
 impl Source for RemoteVm {
     /// Sampling starts now.
     fn announce(&mut self, _sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
+        self.has_started = true;
         self.send(&Request::Start)
     }
 
@@ -250,6 +258,8 @@ impl Source for RemoteVm {
                     self.is_over = true;
                     return Err(gone());
                 }
+                // Of another plan.
+                Some(Report::Done) => {}
                 Some(_) => return Err(gone()),
                 None => return Ok(Flow::More),
             }
@@ -281,7 +291,10 @@ pub fn attach(
     settings: VmSettings,
     (rate_hz, with_vmm): (u32, bool),
 ) -> Result<(KnownVm<RemoteVm>, OpenedFiles), GuestError> {
-    let opened = OpenedFiles::open(settings.symbols.iter().map(|file| file.path.as_path()));
+    let mut opened = OpenedFiles::open(settings.symbols.iter().map(|file| file.path.as_path()));
+    if settings.processes.root.is_some() {
+        opened = opened.and_by(Opener::start(&launcher.program, &launcher.arguments)?);
+    }
     let task = Task { subject, rate_hz, with_vmm, vcpus: settings.vcpus.clone() };
     // What the guest runs may be found there; before the rights over the VMM are given up.
     let memories = kind.pid().map(memories_of).unwrap_or_default();

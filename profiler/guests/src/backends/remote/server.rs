@@ -21,6 +21,7 @@ use crate::error::GuestError;
 use crate::find::domains;
 use crate::find::{self, Found};
 use crate::sys::{Packets, Received, cpu_time_ns, leave_session, stay_awake};
+use crate::systems::linux::Replan;
 use crate::{Counts, Flow, Guest, Source};
 
 /// How long is waited for a request before the VM's signals are looked after.
@@ -268,13 +269,18 @@ impl Link {
     }
 
     /// Samples until the reader wants no more.
-    fn sample(&mut self, source: &mut impl Source) -> Result<(), GuestError> {
+    fn sample(&mut self, source: &mut (impl Source + Replan)) -> Result<(), GuestError> {
         source.announce(&mut |event| self.event(&event))?;
         loop {
             self.counts(source.counts());
             self.flush();
             match self.next() {
                 FromReader::Nothing => {}
+                // The guest has started again.
+                FromReader::Request(Request::Plan(plan)) => {
+                    source.replan(plan)?;
+                    self.report(&Report::Done);
+                }
                 // Nothing else is requested any more.
                 FromReader::Gone | FromReader::Request(_) => return Ok(()),
             }

@@ -12,7 +12,8 @@ use glass_profiler_core::linux::page_cache::PageCache;
 use glass_profiler_core::linux::{current, files, mappings, sleeping, tasks, vdso};
 use glass_profiler_core::map::SymbolMap;
 
-use super::{Linux, Processes};
+use super::Linux;
+use super::processes::{Numbered, Outside, Processes};
 use crate::error::GuestError;
 use crate::memory::{LiveSpace, Machine, Physical};
 use crate::systems::landmarks;
@@ -45,7 +46,7 @@ impl Types {
     /// The error is a member that the kernel's types lack.
     fn of(kernel: &Kernel, memory: &dyn Physical, btf: &Btf<'_>) -> Result<Types, String> {
         let (space, symbols) = (kernel.space(memory), &kernel.symbols);
-        let vdso = symbols.address("vdso_image_64").and_then(|image| vdso::vdso(&space, btf, image));
+        let vdso = vdso::vdso(&space, btf, |name| symbols.address(name));
         Ok(Types {
             tasks: tasks::Offsets::of(btf)?,
             sleeping: sleeping::Offsets::of(btf),
@@ -63,13 +64,23 @@ impl InRam {
     pub(crate) fn find(memories: &[Arc<dyn Machine>]) -> Option<(usize, InRam)> {
         memories.iter().enumerate().find_map(|(index, memory)| {
             let kernel = Kernel::find(&**memory, &memory.ranges())?;
-            let types = kernel.types(&**memory);
-            let types = types.as_deref().and_then(|types| Btf::parse(types, None));
-            let offsets = types.as_ref().and_then(|types| modules::Offsets::of(types).ok());
-            let modules = offsets.and_then(|offsets| modules::list(&kernel, &**memory, &offsets)).unwrap_or_default();
-            let types = types.and_then(|types| Types::of(&kernel, &**memory, &types).ok());
-            Some((index, InRam { memory: Arc::clone(memory), kernel, modules, types }))
+            Some((index, InRam::of(memory, kernel)))
         })
+    }
+
+    /// The kernel of a guest that has started again.
+    pub(super) fn find_after(memory: &Arc<dyn Machine>, lives: impl Fn(&Kernel) -> bool) -> Option<InRam> {
+        let kernel = Kernel::find_after(&**memory, &memory.ranges(), lives)?;
+        Some(InRam::of(memory, kernel))
+    }
+
+    fn of(memory: &Arc<dyn Machine>, kernel: Kernel) -> InRam {
+        let types = kernel.types(&**memory);
+        let types = types.as_deref().and_then(|types| Btf::parse(types, None));
+        let offsets = types.as_ref().and_then(|types| modules::Offsets::of(types).ok());
+        let modules = offsets.and_then(|offsets| modules::list(&kernel, &**memory, &offsets)).unwrap_or_default();
+        let types = types.and_then(|types| Types::of(&kernel, &**memory, &types).ok());
+        InRam { memory: Arc::clone(memory), kernel, modules, types }
     }
 
     /// The kernel with its modules, as a program that is where it runs.
@@ -108,10 +119,22 @@ impl InRam {
         Some(TaskPlan { slots: types.slots.clone(), direct_map, part, tid })
     }
 
-    /// Its processes, to be found as samples name them.
-    pub(crate) fn processes(self) -> Option<Processes> {
-        let types = self.types?;
-        Some(Processes::new(self.memory, self.kernel, types))
+    /// Its processes, to be found as samples name them; the kernel alone if it does not describe its types.
+    pub(super) fn processes(self, numbered: Numbered, outside: Outside) -> Result<Processes, Box<Kernel>> {
+        match self.types {
+            Some(types) => Ok(Processes::new(self.memory, self.kernel, types, (numbered, outside))),
+            None => Err(Box::new(self.kernel)),
+        }
+    }
+
+    /// Its processes, to be found in its list of tasks. `None` if it does not describe its types.
+    pub(crate) fn listed(self, outside: Outside) -> Option<Processes> {
+        self.processes(Numbered::KERNEL, outside).ok()
+    }
+
+    /// The memory that it was found in.
+    pub(super) fn memory(&self) -> Arc<dyn Machine> {
+        Arc::clone(&self.memory)
     }
 
     /// The unwind tables of the modules, by their names; the kernel's own shows how they are written.

@@ -1,6 +1,7 @@
 //! A Linux guest: the distance of its kernel from its map's addresses (KASLR), the unwind tables in its
 //! memory, and whether a core waits for work.
 
+mod follow;
 mod in_ram;
 mod processes;
 
@@ -18,8 +19,9 @@ use crate::systems::landmarks::{BANNER, DIVIDE, ORC};
 use crate::systems::plan::LinuxPlan;
 use crate::systems::symbols::GuestProgram;
 
+pub(crate) use follow::{Followed, Following, Replan};
 pub(crate) use in_ram::InRam;
-pub(crate) use processes::{Processes, WithProcesses};
+pub(crate) use processes::{Outside, Processes};
 
 const BANNER_TEXT: &[u8] = b"Linux version ";
 /// Where every x86-64 kernel since 4.15 maps its interrupt table, whatever its slide

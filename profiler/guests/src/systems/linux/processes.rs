@@ -6,10 +6,9 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
-use std::time::Duration;
 
 use glass_profiler_core::budget::Account;
-use glass_profiler_core::elf::ReadAt;
+use glass_profiler_core::elf::{ReadAt, build_id_of};
 use glass_profiler_core::event::{Event, RawSample};
 use glass_profiler_core::guest::{Mode, Process, ProcessId, ProgramSince, SpaceId, Thread, ThreadId};
 use glass_profiler_core::image::Image;
@@ -25,10 +24,10 @@ use glass_profiler_core::program::{NamesFrom, OpenedFile, Parts, Program};
 use glass_profiler_core::symbols::Symbols;
 
 use super::in_ram::Types;
-use crate::error::GuestError;
+use crate::files::{HostFile, OpenedFiles};
 use crate::memory::{Machine, Physical};
+use crate::systems::image::GuestProcesses;
 use crate::systems::plan::{GUEST, SPACE};
-use crate::{Counts, Flow, Source};
 
 /// How long the mappings of a process are taken for unchanged while its samples are in them.
 const MAPPINGS_AGE_MAX_NS: u64 = 200_000_000;
@@ -74,6 +73,59 @@ impl Physical for Memory {
 /// By what a file is known: where its contents are, its number, and its length.
 type FileKey = (Option<u64>, u64, u64);
 
+/// How many processes, threads and address spaces were announced.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Numbered {
+    processes: u32,
+    threads: u32,
+    spaces: u32,
+}
+
+impl Numbered {
+    /// Only the kernel's address space.
+    pub(super) const KERNEL: Numbered = Numbered { processes: 0, threads: 0, spaces: SPACE.0 + 1 };
+
+    /// Takes the number of another address space.
+    pub(super) fn next_space(&mut self) -> SpaceId {
+        self.spaces += 1;
+        SpaceId(self.spaces - 1)
+    }
+}
+
+/// What is known of a guest's files from elsewhere than its memory, and what is not to be said of its processes.
+#[derive(Debug, Clone)]
+pub(crate) struct Outside {
+    settings: GuestProcesses,
+    opened: OpenedFiles,
+}
+
+impl Outside {
+    pub(crate) fn new(settings: GuestProcesses, opened: OpenedFiles) -> Outside {
+        Outside { settings, opened }
+    }
+
+    /// A program of the guest by its path there, if it is the build that the guest runs.
+    fn program(&self, path: &str, build_id: &[u8]) -> Option<Program> {
+        let root = self.settings.root.as_ref()?;
+        // The guest chose the path.
+        if path.split('/').any(|part| matches!(part, ".." | ".")) {
+            return None;
+        }
+        let path_here = root.join(path.trim_start_matches('/'));
+        let file = HostFile::of_file(self.opened.open_path(&path_here)?).ok()?;
+        let program = program(&self.name(path, 0), Arc::new(file))?;
+        (program.image.build_id.as_deref() == Some(build_id)).then_some(program)
+    }
+
+    /// The name of a file by its path, or by its number.
+    fn name(&self, path: &str, inode: u64) -> String {
+        match (self.settings.without_names, path) {
+            (false, path) if !path.is_empty() => path.to_owned(),
+            _ => format!("[file {inode}]"),
+        }
+    }
+}
+
 /// The processes that samples have named until now.
 pub(crate) struct Processes {
     memory: Memory,
@@ -85,12 +137,20 @@ pub(crate) struct Processes {
     spaces: HashMap<(u64, Key), KnownSpace>,
     programs: HashMap<FileKey, Option<Program>>,
     vdso: Option<Program>,
+    /// How many were announced before these, of a kernel that ran before.
+    numbered: Numbered,
+    outside: Outside,
     /// How often the mappings of a process could not be read.
     unread: u64,
 }
 
 impl Processes {
-    pub(super) fn new(memory: Arc<dyn Machine>, kernel: Kernel, types: Types) -> Processes {
+    pub(super) fn new(
+        memory: Arc<dyn Machine>,
+        kernel: Kernel,
+        types: Types,
+        (numbered, outside): (Numbered, Outside),
+    ) -> Processes {
         let vdso = types.vdso.as_ref().and_then(|bytes| program(VDSO, Arc::new(bytes.to_vec())));
         Processes {
             memory: Memory(memory),
@@ -101,6 +161,8 @@ impl Processes {
             spaces: HashMap::new(),
             programs: HashMap::new(),
             vdso,
+            numbered,
+            outside,
             unread: 0,
         }
     }
@@ -131,11 +193,41 @@ impl Processes {
         &self.types.sleeping
     }
 
+    /// The kernel whose processes they are.
+    pub(super) fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
+    /// Leaves out a number of an address space, which is used for another.
+    pub(super) fn take_space(&mut self) {
+        self.numbered.next_space();
+    }
+
+    /// How many were announced, these and all before.
+    pub(super) fn numbered(&self) -> Numbered {
+        Numbered {
+            processes: self.numbered.processes + self.processes.len() as u32,
+            threads: self.numbered.threads + self.threads.len() as u32,
+            spaces: self.numbered.spaces + self.spaces.len() as u32,
+        }
+    }
+
+    /// What could not be read, in a sentence.
+    pub(super) fn remark(&self) -> Option<String> {
+        let unread = self.unread;
+        (unread > 0).then(|| format!(
+            "the mappings of the guest's processes changed {unread} times while they were read: some code of theirs may have no name"
+        ))
+    }
+
     /// Passes on a sample, and before it what is new of its thread.
     pub(crate) fn sample(&mut self, mut sample: RawSample, sink: &mut dyn FnMut(Event)) {
         let task = sample.task.take();
         let found = task.and_then(|task| Some((task.address, self.types.tasks.identity(&task.bytes)?)));
-        if let Some((address, identity)) = found {
+        if let Some((address, mut identity)) = found {
+            if self.outside.settings.without_names {
+                identity.name = format!("thread {}", identity.tid);
+            }
             let memory = self.memory.clone();
             let space = self.kernel.space(&memory);
             let process = self.thread(&space, address, &identity, sample.time_ns, sink);
@@ -165,7 +257,7 @@ impl Processes {
             && known.name == identity.name
         {
             let process = known.process;
-            if is_leader {
+            if is_leader && !self.outside.settings.without_names {
                 self.process(space, None, process, &identity.name, time_ns, sink);
             }
             return process;
@@ -187,9 +279,12 @@ impl Processes {
             // It started no later than its thread.
             _ => (identity.pid, identity.start_ns),
         };
-        let name = leader.as_ref().map_or(&identity.name, |leader| &leader.name).clone();
+        let name = match self.outside.settings.without_names {
+            true => format!("process {}", identity.pid),
+            false => leader.as_ref().map_or(&identity.name, |leader| &leader.name).clone(),
+        };
         let process_id = self.process(space, leader, process, &name, time_ns, sink);
-        let next = ThreadId(self.threads.len() as u32);
+        let next = ThreadId(self.numbered.threads + self.threads.len() as u32);
         let id = self.threads.get(&key).map_or(next, |thread| thread.id);
         self.threads.insert(key, KnownThread { id, process, name: identity.name.clone() });
         let (tid, start_ns) = (identity.tid, Some(identity.start_ns));
@@ -207,7 +302,7 @@ impl Processes {
         time_ns: u64,
         sink: &mut dyn FnMut(Event),
     ) -> ProcessId {
-        let next = ProcessId(self.processes.len() as u32);
+        let next = ProcessId(self.numbered.processes + self.processes.len() as u32);
         let program = |time_ns| ProgramSince { time_ns, name: name.to_owned() };
         match self.processes.entry(key) {
             Entry::Occupied(known) => {
@@ -219,7 +314,7 @@ impl Processes {
                 known.process.id
             }
             Entry::Vacant(place) => {
-                let offsets = &self.types.tasks;
+                let (offsets, has_names) = (&self.types.tasks, !self.outside.settings.without_names);
                 let of_namespaces = leader.as_ref().and_then(|leader| leader.namespace_tids(space, offsets));
                 let process = Process {
                     id: next,
@@ -228,7 +323,10 @@ impl Processes {
                     namespace_pid: of_namespaces.and_then(|tids| tids.last().copied()).filter(|pid| *pid != key.0),
                     parent: None,
                     start_ns: Some(key.1),
-                    cgroup: leader.and_then(|leader| leader.cgroup(space, offsets)).unwrap_or_default(),
+                    cgroup: leader
+                        .filter(|_| has_names)
+                        .and_then(|leader| leader.cgroup(space, offsets))
+                        .unwrap_or_default(),
                     programs: vec![program(0)],
                 };
                 sink(Event::Process(process.clone()));
@@ -247,7 +345,7 @@ impl Processes {
         (ip, time_ns): (u64, u64),
         sink: &mut dyn FnMut(Event),
     ) -> SpaceId {
-        let next = SpaceId(SPACE.0 + 1 + self.spaces.len() as u32);
+        let next = SpaceId(self.numbered.spaces + self.spaces.len() as u32);
         let owner = self.processes.get(&process).map(|known| known.process.id);
         let known = self.spaces.entry((mm, process)).or_insert_with(|| {
             sink(Event::Space { space: next, guest: GUEST, process: owner, copy_of: None });
@@ -294,12 +392,14 @@ impl Processes {
         Some((program.image.bias_of_mapping(vma.start, vma.page_offset * PAGE_BYTES)?, program))
     }
 
-    /// A program, by what the guest has of its file in memory.
+    /// A program, by what the guest has of its file in memory, and else by the file of the same build outside.
     fn read(&self, file: &File) -> Option<Program> {
         let cached = CachedFile::new(self.memory.clone(), self.types.pages, file.contents?, file.bytes);
         let kept: Arc<dyn ReadAt> = Arc::new(Kept::new(cached));
-        let path = file.path.clone().unwrap_or_else(|| format!("[file {}]", file.inode));
-        program(&path, kept)
+        let path = file.path.as_deref().unwrap_or_default();
+        let build_id = build_id_of(&*kept);
+        let outside = build_id.and_then(|build_id| self.outside.program(path, &build_id));
+        outside.or_else(|| program(&self.outside.name(path, file.inode), kept))
     }
 }
 
@@ -311,52 +411,4 @@ fn program(name: &str, file: Arc<dyn ReadAt>) -> Option<Program> {
     let _ = Symbols::read(&file);
     let names = vec![NamesFrom::Opened(file)];
     Some(Program::new(Parts { name: name.to_owned(), image, names, is_whole: false, is_kernel: false }))
-}
-
-/// A source whose samples are those of the processes of a Linux, if these are known.
-pub(crate) struct WithProcesses<S> {
-    source: S,
-    processes: Option<Processes>,
-}
-
-impl<S> WithProcesses<S> {
-    pub(crate) fn new(source: S, processes: Option<Processes>) -> WithProcesses<S> {
-        WithProcesses { source, processes }
-    }
-}
-
-/// What passes events on, with the processes of the samples among them.
-fn through<'a>(processes: &'a mut Option<Processes>, sink: &'a mut dyn FnMut(Event)) -> impl FnMut(Event) + use<'a> {
-    move |event| match (event, processes.as_mut()) {
-        (Event::Sample(sample), Some(processes)) => processes.sample(sample, sink),
-        (event, _) => sink(event),
-    }
-}
-
-impl<S: Source> Source for WithProcesses<S> {
-    fn started_ns(&self) -> Option<u64> {
-        self.source.started_ns()
-    }
-
-    fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
-        self.source.announce(&mut through(&mut self.processes, sink))
-    }
-
-    fn collect(&mut self, wait: Duration, sink: &mut dyn FnMut(Event)) -> Result<Flow, GuestError> {
-        self.source.collect(wait, &mut through(&mut self.processes, sink))
-    }
-
-    fn counts(&self) -> Counts {
-        self.source.counts()
-    }
-
-    fn detach(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
-        let detached = self.source.detach(&mut through(&mut self.processes, sink));
-        if let Some(unread) = self.processes.as_ref().map(|processes| processes.unread).filter(|unread| *unread > 0) {
-            sink(Event::Warning(format!(
-                "the mappings of the guest's processes changed {unread} times while they were read: some code of theirs may have no name"
-            )));
-        }
-        detached
-    }
 }

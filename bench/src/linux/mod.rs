@@ -1,0 +1,188 @@
+//! `linux`: `glass record` of stock Linux guests of four kernels, of which it is given nothing but the pid of their QEMU; beside each what its
+//! kernel reports of itself.
+//!
+//! It has no peer: nothing else samples the processes of a guest without its help. What is in RAM is compared with the guest's own lists, and a
+//! sample with itself: code of a program that its process does not run shows a wrong thread.
+
+mod equal;
+mod monitor;
+mod ram;
+mod samples;
+
+use crate::figure::Figure;
+use crate::outcome::Outcome;
+use crate::run::Run;
+use anyhow::{Context, Result, ensure};
+use glass_profiler_core::files::NoFiles;
+use glass_profiler_core::linux::kernel::Kernel;
+use glass_profiler_core::recording;
+use glass_tests::linux_guest::{Guest, Parts, Release, Settings};
+use glass_tests::process::Process;
+use glass_tests::programs;
+use glass_tests::qmp::Qmp;
+use monitor::Stops;
+use ram::Ram;
+use samples::Seen;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How long each guest is recorded.
+const SECONDS: u64 = 60;
+const SECONDS_SHORT: u64 = 5;
+const RATE: &str = "99";
+/// What a recording may take beside its length, on a loaded machine.
+const AROUND: Duration = Duration::from_secs(120);
+/// How often the kernel is searched for.
+const SEARCHES: usize = 5;
+/// Kinds of broken stacks that are shown.
+const SHOWN: usize = 10;
+
+/// Records a guest of each kernel.
+pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
+    if !programs::has_qemu() {
+        outcome.skip("qemu-system-x86_64 is not installed");
+        return Ok(());
+    }
+    let releases = run.size(&Release::ALL[..], &[Release::Bookworm61, Release::Newest]);
+    let mut all = Seen::default();
+    for (index, release) in releases.iter().enumerate() {
+        run.done(index, releases.len());
+        match Parts::get(*release) {
+            Ok(parts) => all.add(one(outcome, run, &parts)?),
+            Err(reason) => {
+                let reason = format!("{reason:#}");
+                outcome.note(format!("no Linux {release}: {}", reason.lines().next().unwrap_or_default()));
+            }
+        }
+        run.figures(outcome);
+    }
+    if outcome.figures.is_empty() {
+        outcome.skip(outcome.notes.join("; "));
+        return Ok(());
+    }
+    outcome.add(single("linux.samples", "samples", all.samples as f64));
+    outcome.note(
+        "what breaks stacks most, by their number; the innermost frame is the first, the last one is where it broke:",
+    );
+    all.most_broken(SHOWN).into_iter().for_each(|line| outcome.note(line));
+    outcome.note(format!(
+        "linux: `glass record --pid QEMU --rate {RATE}` for {} s of an emulated guest with two vCPUs that compute all the time; find_ms: the search in RAM while the guest runs, beside one pass over the same RAM; a user stack is whole if it ends where a thread starts",
+        run.size(SECONDS, SECONDS_SHORT)
+    ));
+    Ok(())
+}
+
+fn single(name: &str, unit: &str, value: f64) -> Option<Figure> {
+    Figure::of(name, unit, &[value])
+}
+
+/// The name of a release in figures.
+fn name(release: Release) -> &'static str {
+    match release {
+        Release::Bullseye510 => "5_10",
+        Release::Bookworm61 => "6_1",
+        Release::Trixie612 => "6_12",
+        Release::Newest => "newest",
+    }
+}
+
+/// Measures with the guest of one release.
+fn one(outcome: &mut Outcome, run: &Run, parts: &Parts) -> Result<Seen> {
+    let release = parts.kernel.release;
+    let mut guest = Guest::boot(parts, &Settings::new(release))?;
+    guest.start_programs()?;
+    let figure = |what: &str, unit: &str, value: f64| single(&format!("linux.{}.{what}", name(release)), unit, value);
+    let ram = Ram::of(guest.pid())?;
+    let found = find(outcome, run, release, &ram)?;
+    let recording = record(outcome, run, &guest, &figure, None)?;
+    // The files of its root are given too: what that adds is what the guest has not in memory.
+    let root = parts.root.files.as_path();
+    let with_root = match run.is_short() {
+        true => None,
+        false => Some(record(outcome, run, &guest, &|_, _, _| None, Some(root))?),
+    };
+    let truth = guest.collect()?;
+    let equal = equal::compare(&ram, &found, &truth)?;
+    for (what, (equal, all), differences) in equal.counts() {
+        outcome.add(figure(&format!("{what}_equal_percent"), "%", percent(equal, all)));
+        differences.iter().for_each(|line| outcome.note(format!("  {release}, {what}: {line}")));
+    }
+    let seen = Seen::of(release, &recording.profile, &truth);
+    let samples = [
+        ("user_stacks_whole_percent", percent(seen.whole, seen.with_user)),
+        ("nameless_user_percent", percent(seen.nameless, seen.with_user)),
+        ("broken_percent", percent(seen.broken_kernel, seen.with_kernel)),
+        ("thread_known_percent", percent(seen.with_thread, seen.samples)),
+        ("thread_right_percent", percent(seen.right, seen.decided)),
+    ];
+    samples.into_iter().for_each(|(what, value)| outcome.add(figure(what, "%", value)));
+    let cost = &recording.profile.cost;
+    outcome.add(figure("pause_us", "us", cost.pause.median_ns as f64 / 1e3));
+    outcome.add(figure("lost_percent", "%", percent(cost.samples_lost as usize, cost.samples_wanted as usize)));
+    outcome.add(figure("samples", "samples", seen.samples as f64));
+    outcome.note(format!("{}: {}", parts.kernel.version, seen.summary()));
+    seen.programs().into_iter().chain(seen.wrong()).for_each(|line| outcome.note(format!("  {line}")));
+    recording.profile.warnings.iter().for_each(|warning| outcome.note(format!("  {release}, warning: {warning}")));
+    if let Some(with_root) = with_root {
+        let seen = Seen::of(release, &with_root.profile, &truth);
+        outcome.add(figure("with_root.user_stacks_whole_percent", "%", percent(seen.whole, seen.with_user)));
+        outcome.note(format!("{} with the files of its root: {}", parts.kernel.version, seen.summary()));
+        seen.programs().into_iter().for_each(|line| outcome.note(format!("  {line}")));
+        seen.most_broken(SHOWN).into_iter().for_each(|line| outcome.note(line));
+    }
+    Ok(seen)
+}
+
+fn percent(part: usize, all: usize) -> f64 {
+    if all == 0 { 100.0 } else { part as f64 / all as f64 * 100.0 }
+}
+
+/// Searches for the kernel while the guest runs.
+fn find(outcome: &mut Outcome, run: &Run, release: Release, ram: &Ram) -> Result<Kernel> {
+    let (mut times, mut floors, mut found) = (Vec::new(), Vec::new(), None);
+    for _ in 0..run.size(SEARCHES, 1) {
+        let start = Instant::now();
+        ensure!(ram.pass() > 0, "the RAM of the guest is empty");
+        floors.push(start.elapsed().as_secs_f64() * 1e3);
+        let start = Instant::now();
+        found = Kernel::find(ram, &ram.ranges());
+        times.push(start.elapsed().as_secs_f64() * 1e3);
+    }
+    let floor = Figure::of("", "ms", &floors).map_or(0.0, |figure| figure.value);
+    let figure = Figure::of(&format!("linux.{}.find_ms", name(release)), "ms", &times);
+    outcome.add(figure.map(|figure| figure.against("one pass over the RAM", floor)));
+    found.context("there is no kernel in the RAM of the guest")
+}
+
+/// Records as a user does, and counts how often the guest was stopped for other things than samples. `root` has the files of its root.
+fn record(
+    outcome: &mut Outcome,
+    run: &Run,
+    guest: &Guest,
+    figure: &dyn Fn(&str, &str, f64) -> Option<Figure>,
+    root: Option<&Path>,
+) -> Result<recording::Recording> {
+    let seconds = run.size(SECONDS, SECONDS_SHORT);
+    let file = guest.folder().file("bench.glass");
+    let stops = Stops::count(&guest.folder().file("lab-qmp"))?;
+    let mut command = Command::new(programs::built("glass").context("glass is not built")?);
+    command.args(["record", "--pid", &guest.pid().to_string(), "--rate", RATE]);
+    if let Some(root) = root {
+        command.arg("--guest-root").arg(root);
+    }
+    command.args(["--duration", &seconds.to_string(), "--output"]).arg(&file);
+    let mut process = Process::spawn(&mut command, &guest.folder().file("record.log"))?;
+    let status = process.wait(Duration::from_secs(seconds) + AROUND);
+    let status = status.with_context(|| format!("glass record does not end: {}", process.output()))?;
+    ensure!(status.success(), "glass record: {}", process.output());
+    let stops = stops.end()?;
+    let recording = recording::open(&std::fs::read(&file)?, &mut NoFiles)?;
+    ensure!(!recording.profile.samples.is_empty(), "glass record took no sample: {}", process.output());
+    let for_samples = samples::stops(&recording.profile);
+    outcome.add(figure("attach_stops", "stops", stops.saturating_sub(for_samples) as f64));
+    outcome.note(format!("the guest was stopped {stops} times, {for_samples} times of these for samples"));
+    // The monitor is free again.
+    Qmp::connect(&guest.folder().file("lab-qmp"))?;
+    Ok(recording)
+}

@@ -1,0 +1,290 @@
+//! What is right in the samples of a recording of a Linux guest, and what is not.
+
+use glass_profiler_core::guest::Mode;
+use glass_profiler_core::model::{Frame, Profile, Sample, StackEnd};
+use glass_tests::linux_guest::Release;
+use glass_tests::linux_guest::truth::{Process, Truth};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Stands for code of a process of which no file is known.
+const NAMELESS: &str = "[guest user space]";
+/// Functions with which threads start, by which a whole stack is recognized. One without a name is taken for one.
+const STARTS: [&str; 8] =
+    ["_start", "_start_c", "clone", "__clone", "clone3", "__clone3", "_dl_start_user", "_dl_runtime_resolve"];
+/// Functions of the kernel that show whose stack it is: that of the idle task, of a thread of the kernel, of a process.
+const OF_IDLE: [&str; 2] = ["do_idle", "cpu_startup_entry"];
+const OF_KERNEL_THREAD: [&str; 1] = ["kthread"];
+const OF_PROCESS: [&str; 2] = ["do_syscall_64", "syscall_exit_to_user_mode"];
+/// Frames that are shown of a stack.
+const FRAMES_SHOWN: usize = 6;
+/// Samples with a wrong thread that are shown.
+const WRONG_MAX: usize = 8;
+
+/// Why a stack is not whole: whose it is, how it ends, and where.
+type Kind = (String, String, String);
+
+/// How often a kind of broken stack was seen, by which kernels, and one of them.
+#[derive(Debug, Default, Clone)]
+struct Broken {
+    count: usize,
+    releases: BTreeSet<Release>,
+    example: String,
+}
+
+/// The stacks of a program in user space.
+#[derive(Debug, Default, Clone, Copy)]
+struct OfProgram {
+    all: usize,
+    whole: usize,
+    nameless: usize,
+}
+
+/// What was seen in recordings.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// Samples with a stack.
+    pub(super) samples: usize,
+    /// Those with a part in the kernel, and those in which that is broken.
+    pub(super) with_kernel: usize,
+    pub(super) broken_kernel: usize,
+    /// Those with a part in user space, those in which that is whole, and those without any file for its innermost frame.
+    pub(super) with_user: usize,
+    pub(super) whole: usize,
+    pub(super) nameless: usize,
+    /// Those whose thread is known, those that show whether it is right, and those in which it is.
+    pub(super) with_thread: usize,
+    pub(super) decided: usize,
+    pub(super) right: usize,
+    programs: BTreeMap<String, OfProgram>,
+    broken: BTreeMap<Kind, Broken>,
+    wrong: BTreeMap<String, usize>,
+}
+
+/// A part of a stack: its frames, innermost first.
+struct Part<'a> {
+    mode: Mode,
+    end: StackEnd,
+    frames: Vec<&'a Frame>,
+}
+
+/// The parts of a sample's stack, innermost first.
+fn parts<'a>(profile: &'a Profile, sample: &Sample) -> Vec<Part<'a>> {
+    let Some(stack) = profile.stacks.get(sample.stack as usize) else { return Vec::new() };
+    let mut frames = stack.frames.iter().rev().filter_map(|frame| profile.frames.get(*frame as usize));
+    let segments = sample.segments.and_then(|segments| profile.segments.get(segments as usize));
+    let Some(segments) = segments else {
+        return vec![Part { mode: sample.mode, end: stack.end, frames: frames.collect() }];
+    };
+    let part = |segment: &glass_profiler_core::model::SegmentOf| {
+        // The functions that were inlined at an address precede the one that has it.
+        let (mut left, mut found) = (segment.addresses, Vec::new());
+        while left > 0 {
+            let Some(frame) = frames.next() else { break };
+            left -= u32::from(!frame.inlined);
+            found.push(frame);
+        }
+        Part { mode: segment.mode, end: segment.end, frames: found }
+    };
+    segments.iter().map(part).collect()
+}
+
+/// How often the guest was stopped for samples: those of one stop have one time.
+pub(super) fn stops(profile: &Profile) -> usize {
+    profile.samples.iter().map(|sample| sample.time_ns).collect::<BTreeSet<u64>>().len()
+}
+
+/// The end of a path.
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+fn has(part: &Part<'_>, functions: &[&str]) -> bool {
+    part.frames.iter().any(|frame| functions.contains(&frame.function.as_str()))
+}
+
+impl Part<'_> {
+    fn is_nameless(&self) -> bool {
+        self.frames.first().is_none_or(|frame| frame.function == NAMELESS || frame.image == NAMELESS)
+    }
+
+    /// Why it is not whole.
+    fn fault(&self) -> Option<String> {
+        if self.mode == Mode::User && self.is_nameless() {
+            return Some("no file".to_owned());
+        }
+        if self.end != StackEnd::Complete {
+            return Some(format!("{:?}", self.end));
+        }
+        let outermost = self.frames.last()?;
+        let is_start = outermost.function.starts_with("0x") || STARTS.contains(&outermost.function.as_str());
+        (self.mode == Mode::User && !is_start).then(|| "ends early".to_owned())
+    }
+
+    /// Its frames, the innermost first; of many the first and the last ones.
+    fn shown(&self) -> String {
+        let names: Vec<String> =
+            self.frames.iter().map(|frame| format!("{} ({})", frame.function, file_name(&frame.image))).collect();
+        if names.len() <= FRAMES_SHOWN {
+            return names.join(" < ");
+        }
+        let (first, last) = (&names[..FRAMES_SHOWN / 2], &names[names.len() - FRAMES_SHOWN / 2..]);
+        format!("{} < {} more < {}", first.join(" < "), names.len() - FRAMES_SHOWN, last.join(" < "))
+    }
+}
+
+impl Seen {
+    /// Judges the samples of a recording by what the guest says of its processes afterwards.
+    pub(super) fn of(release: Release, profile: &Profile, truth: &Truth) -> Seen {
+        let mut seen = Seen::default();
+        for sample in &profile.samples {
+            let parts = parts(profile, sample);
+            if parts.is_empty() || parts.iter().all(|part| part.frames.is_empty()) {
+                continue;
+            }
+            seen.samples += 1;
+            let thread = sample.thread.and_then(|thread| profile.threads.get(thread as usize));
+            let process = thread.and_then(|thread| profile.processes.iter().find(|of| of.id == thread.process));
+            let pid = process.map(|process| process.pid);
+            let listed = pid.and_then(|pid| truth.processes.get(&pid));
+            let program = program(listed, process.and_then(|process| process.programs.last()).map(|of| &*of.name));
+            seen.stacks(release, &parts, &program);
+            seen.with_thread += usize::from(thread.is_some());
+            let (Some(thread), Some(process)) = (thread, process) else {
+                *seen.wrong.entry(format!("no thread: {}", parts[0].shown())).or_default() += 1;
+                continue;
+            };
+            let mut verdict = judge(&parts, thread.tid, process.pid, truth);
+            let name = truth.tasks.get(&thread.tid).filter(|task| !task.name.starts_with("kworker/"));
+            verdict.extend(name.map(|task| (task.name == thread.name, "the name of another thread")));
+            let wrong = verdict.iter().find(|(is_right, _)| !is_right);
+            if let Some((_, what)) = wrong {
+                let of = format!("{what}: {} {} of {}: {}", thread.tid, thread.name, process.pid, parts[0].shown());
+                *seen.wrong.entry(of).or_default() += 1;
+            }
+            seen.decided += usize::from(!verdict.is_empty());
+            seen.right += usize::from(!verdict.is_empty() && wrong.is_none());
+        }
+        seen
+    }
+
+    fn stacks(&mut self, release: Release, parts: &[Part<'_>], program: &str) {
+        let broken_kernel = parts.iter().filter(|part| part.mode == Mode::Kernel);
+        let (all, broken) =
+            broken_kernel.fold((0, 0), |(all, broken), part| (all + 1, broken + usize::from(part.fault().is_some())));
+        self.with_kernel += usize::from(all > 0);
+        self.broken_kernel += usize::from(broken > 0);
+        for part in parts {
+            if part.mode == Mode::User {
+                let of = self.programs.entry(program.to_owned()).or_default();
+                let (whole, nameless) = (usize::from(part.fault().is_none()), usize::from(part.is_nameless()));
+                (of.all, of.whole, of.nameless) = (of.all + 1, of.whole + whole, of.nameless + nameless);
+                (self.with_user, self.whole) = (self.with_user + 1, self.whole + whole);
+                self.nameless += nameless;
+            }
+            let Some(fault) = part.fault() else { continue };
+            let whose = if part.mode == Mode::User { program } else { "the kernel" };
+            let last = part.frames.last().map_or(String::new(), |frame| {
+                // A place without a name is one of many.
+                let function = if frame.function.starts_with("0x") { "no name" } else { &frame.function };
+                format!("{function} ({})", file_name(&frame.image))
+            });
+            let kind = self.broken.entry((whose.to_owned(), fault, last)).or_default();
+            kind.count += 1;
+            kind.releases.insert(release);
+            kind.example = part.shown();
+        }
+    }
+
+    /// Adds what was seen in another recording.
+    pub(super) fn add(&mut self, other: Seen) {
+        self.samples += other.samples;
+        for (kind, of) in other.broken {
+            let broken = self.broken.entry(kind).or_default();
+            broken.count += of.count;
+            broken.releases.extend(of.releases);
+            broken.example = of.example;
+        }
+    }
+
+    /// The counts of one recording.
+    pub(super) fn summary(&self) -> String {
+        format!(
+            "{} samples; {} with a kernel stack, {} of them broken; {} with a user stack, {} of them whole, {} without a file; {} with a thread; {} of {} show the right one",
+            self.samples,
+            self.with_kernel,
+            self.broken_kernel,
+            self.with_user,
+            self.whole,
+            self.nameless,
+            self.with_thread,
+            self.right,
+            self.decided
+        )
+    }
+
+    /// A line for each program with a stack in user space.
+    pub(super) fn programs(&self) -> Vec<String> {
+        let line = |(program, of): (&String, &OfProgram)| {
+            format!("{program}: {} of {} user stacks whole, {} without a file", of.whole, of.all, of.nameless)
+        };
+        self.programs.iter().map(line).collect()
+    }
+
+    /// A line for each kind of sample whose thread is not right, the most frequent first.
+    pub(super) fn wrong(&self) -> Vec<String> {
+        let mut wrong: Vec<(&String, &usize)> = self.wrong.iter().collect();
+        wrong.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+        wrong.into_iter().take(WRONG_MAX).map(|(what, count)| format!("{count} x {what}")).collect()
+    }
+
+    /// A line for each of the most frequent kinds of broken stacks.
+    pub(super) fn most_broken(&self, most: usize) -> Vec<String> {
+        let mut kinds: Vec<_> = self.broken.iter().collect();
+        kinds.sort_by_key(|(_, broken)| std::cmp::Reverse(broken.count));
+        let line = |((whose, fault, last), broken): (&Kind, &Broken)| {
+            let releases: Vec<String> = broken.releases.iter().map(Release::to_string).collect();
+            format!("  {} x {whose}, {fault} at {last}, {}: {}", broken.count, releases.join(" "), broken.example)
+        };
+        kinds.into_iter().take(most).map(line).collect()
+    }
+}
+
+/// What a process runs: its program by the guest's list, or its name.
+fn program(process: Option<&Process>, name: Option<&str>) -> String {
+    let path = process.and_then(|process| process.program.as_deref()).map(file_name);
+    path.or(name).unwrap_or("no process").to_owned()
+}
+
+/// What in a stack shows whether its thread is right, and what is wrong if it is not.
+fn judge(parts: &[Part<'_>], tid: u32, pid: u32, truth: &Truth) -> Vec<(bool, &'static str)> {
+    let mut verdict = Vec::new();
+    let programs: BTreeSet<&str> =
+        truth.processes.values().filter_map(|process| process.program.as_deref()).map(file_name).collect();
+    let listed = truth.processes.get(&pid);
+    let own = listed.and_then(|process| process.program.as_deref()).map(file_name);
+    for part in parts {
+        match part.mode {
+            Mode::User => {
+                if let Some(own) = own {
+                    let of_programs = part.frames.iter().map(|frame| file_name(&frame.image));
+                    let of_programs: Vec<&str> = of_programs.filter(|image| programs.contains(image)).collect();
+                    if !of_programs.is_empty() {
+                        verdict.push((of_programs.iter().all(|image| *image == own), "code of another program"));
+                    }
+                }
+                verdict.push((tid != 0, "code of a process on the idle task"));
+            }
+            Mode::Kernel if has(part, &OF_IDLE) => verdict.push((tid == 0, "the idle loop of another task")),
+            Mode::Kernel if has(part, &OF_PROCESS) => {
+                let is_process = listed.map_or(tid != 0, |process| !process.maps.is_empty());
+                verdict.push((is_process, "a system call of a thread of the kernel"));
+            }
+            Mode::Kernel if has(part, &OF_KERNEL_THREAD) => {
+                let is_thread = listed.map_or(tid != 0, |process| process.maps.is_empty());
+                verdict.push((is_thread, "a thread of the kernel in a process"));
+            }
+            _ => {}
+        }
+    }
+    verdict
+}

@@ -1,0 +1,305 @@
+//! What is read out of the RAM of a stock Linux is what that Linux reports of itself. All kernels: `cargo xtask test --long`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
+
+use glass_profiler_core::elf::ReadAt;
+use glass_profiler_core::linux::btf::Btf;
+use glass_profiler_core::linux::files::{self, File};
+use glass_profiler_core::linux::kernel::Kernel;
+use glass_profiler_core::linux::mappings::{self, EXECUTE, READ, SHARED, Vma, WRITE};
+use glass_profiler_core::linux::page_cache::{CachedFile, PageCache};
+use glass_profiler_core::linux::space::Space;
+use glass_profiler_core::linux::tasks::{self, Task};
+use glass_profiler_core::linux::{current, modules, vdso};
+use glass_profiler_guests::memory::ram::Ram;
+use glass_tests::limit::{say, within};
+use glass_tests::linux_guest::truth::{MapsLine, Process, Truth};
+use glass_tests::linux_guest::{Guest, Parts, Release, Settings};
+use glass_tests::programs::{is_long, skip};
+
+/// How long a guest may take on a loaded machine.
+const LIMIT: Duration = Duration::from_secs(240);
+const PAGE_BYTES: u64 = 4096;
+/// A tick of `/proc/PID/stat`.
+const TICK_NS: u64 = 10_000_000;
+/// The process that writes the truth: when the guest is stopped it has ended, and so has the shell that started it.
+const COLLECTS: &str = "collect";
+/// The least pages of programs that a guest has in memory after its programs have started.
+const PAGES_LEAST: usize = 1000;
+/// Mappings without a file that the kernel shows with a name: it derives this from their addresses, or has it beside them.
+const NAMED: [&str; 6] = ["[heap]", "[stack]", "[vdso]", "[vvar]", "[vvar_vclock]", "[uprobes]"];
+/// The page that the kernel shows in each process and has in none.
+const GATE: &str = "[vsyscall]";
+
+/// A guest that is stopped, and what is known of its kernel from its RAM.
+struct InRam<'a> {
+    ram: &'a Ram,
+    kernel: &'a Kernel,
+    types: &'a Btf<'a>,
+    tasks: &'a tasks::Offsets,
+    truth: &'a Truth,
+}
+
+/// The guest's name in messages.
+fn name_of(settings: &Settings) -> String {
+    let isolated = if settings.isolation { ", isolated" } else { "" };
+    format!("Linux {}{isolated}", settings.release)
+}
+
+/// Boots a guest with programs, stops it, and compares.
+fn check(settings: &Settings) {
+    let parts = match Parts::get(settings.release) {
+        Ok(parts) => parts,
+        Err(reason) => {
+            let reason = format!("{reason:#}");
+            return skip(&format!("no {}: {}", name_of(settings), reason.lines().next().unwrap_or_default()));
+        }
+    };
+    let mut guest = Guest::boot(&parts, settings).unwrap();
+    guest.start_programs().unwrap();
+    let truth = guest.collect().unwrap();
+    let candidates = Ram::candidates(guest.pid()).unwrap();
+    let found = candidates.iter().find_map(|ram| Some((ram, Kernel::find(ram, &ram.ranges())?)));
+    let (ram, kernel) = found.unwrap_or_else(|| panic!("{}: no kernel in its RAM", name_of(settings)));
+    assert_eq!(kernel.banner, truth.banner);
+    assert_eq!(kernel.release(), parts.kernel.version);
+    assert!(kernel.is_there(ram));
+    let types = kernel.types(ram).expect("the kernel describes its types");
+    let types = Btf::parse(&types, None).expect("the description can be parsed");
+    let tasks = tasks::Offsets::of(&types).unwrap();
+    let in_ram = InRam { ram, kernel: &kernel, types: &types, tasks: &tasks, truth: &truth };
+    let counts = [
+        in_ram.symbols(),
+        in_ram.modules(),
+        in_ram.tasks(),
+        in_ram.current(settings.vcpus as usize),
+        in_ram.mappings(&parts.root.files),
+    ];
+    say(&format!("{}: {}", name_of(settings), counts.join("; ")));
+}
+
+impl InRam<'_> {
+    fn space(&self) -> Space<'_> {
+        self.kernel.space(self.ram)
+    }
+
+    /// Each symbol of the kernel has its address, its kind and its name, in the kernel's order.
+    fn symbols(&self) -> String {
+        let own: Vec<_> = self.truth.kallsyms.iter().filter(|symbol| symbol.module.is_none()).collect();
+        for (found, expected) in self.kernel.symbols.symbols().zip(&own) {
+            let expected = (expected.address, expected.kind, expected.name.as_str());
+            assert_eq!((found.address, char::from(found.kind), found.name), expected);
+        }
+        assert_eq!(self.kernel.symbols.symbols().count(), own.len());
+        assert_eq!(self.truth.address("_text"), Some(self.kernel.text));
+        format!("{} symbols", own.len())
+    }
+
+    /// Each module has the functions that the kernel lists, in its order, and unwind tables.
+    fn modules(&self) -> String {
+        let offsets = modules::Offsets::of(self.types).unwrap();
+        let found = modules::list(self.kernel, self.ram, &offsets).expect("the kernel has a list of modules");
+        let names: BTreeSet<&str> = found.iter().map(|module| module.name.as_str()).collect();
+        let expected: BTreeSet<&str> = self.truth.modules.iter().map(|module| module.name.as_str()).collect();
+        assert_eq!(names, expected);
+        let mut count = 0;
+        for module in &found {
+            let of_module = |symbol: &&_| is_function_of(symbol, &module.name);
+            let functions = self.truth.kallsyms.iter().filter(of_module);
+            let functions: Vec<(u64, String)> = functions.map(|symbol| (symbol.address, symbol.name.clone())).collect();
+            assert_eq!(module.symbols, functions, "{}", module.name);
+            assert!(module.unwind.is_some(), "{} has no unwind table", module.name);
+            count += functions.len();
+        }
+        assert!(count > 0);
+        format!("{} modules with {count} functions", found.len())
+    }
+
+    /// Each thread has what `/proc` has of it. Allowed: the process that wrote `/proc` down and its shell, which are gone, and workers of the
+    /// kernel that were started or ended since. A state is compared if the thread did not run since.
+    fn tasks(&self) -> String {
+        let found = self.list();
+        let by_tid: BTreeMap<u32, &Task> = found.iter().map(|task| (task.tid, task)).collect();
+        assert_eq!(by_tid.len(), found.len(), "two tasks have one ID");
+        let truth = &self.truth.tasks;
+        let collects = truth.values().find(|task| task.name == COLLECTS).expect("what collects the truth is in it");
+        let is_gone = |tid: u32| tid == collects.tid || tid == collects.parent;
+        let missing = truth.values().filter(|task| !by_tid.contains_key(&task.tid) && !is_gone(task.tid));
+        let missing: Vec<_> = missing.filter(|task| !task.name.starts_with("kworker/")).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+        let added = found.iter().filter(|task| !truth.contains_key(&task.tid));
+        let added: Vec<_> = added.filter(|task| !task.name.starts_with("kworker/")).collect();
+        assert!(added.is_empty(), "{added:?}");
+        let (space, mut still, mut equal) = (self.space(), 0, 0);
+        for task in &found {
+            let Some(expected) = truth.get(&task.tid) else { continue };
+            assert_eq!((task.tid, task.pid), (expected.tid, expected.pid));
+            // Of a worker, `/proc` adds what it works at.
+            let is_worker = task.name.starts_with("kworker/") && expected.name.starts_with(&task.name);
+            assert!(task.name == expected.name || is_worker, "{} is {}", task.name, expected.name);
+            assert_eq!(task.start_ns / TICK_NS, expected.start_ticks, "{task:?}");
+            let leader =
+                Task::read(&space, task.leader, self.tasks).expect("the first thread of a process can be read");
+            assert_eq!(leader.tid, expected.pid);
+            let parent = Task::read(&space, task.parent, self.tasks).expect("a parent can be read");
+            assert!(parent.pid == expected.parent || is_gone(expected.parent), "{task:?} {expected:?}");
+            let tids = task.namespace_tids(&space, self.tasks).expect("the IDs of a task can be read");
+            assert_eq!(tids, expected.namespace_ids);
+            let cgroup = task.cgroup(&space, self.tasks).expect("the control group of a task can be read");
+            assert_eq!(cgroup, self.truth.processes[&task.pid].control_group, "{task:?}");
+            assert_eq!(task.mm == 0, self.truth.processes[&task.pid].maps.is_empty(), "{task:?}");
+            equal += 1;
+            if !task.is_on_cpu && <[u64; 2]>::from(expected.switches) == task.switches {
+                assert_eq!(task.state.letter(), expected.state, "{task:?} {expected:?}");
+                still += 1;
+            }
+        }
+        assert!(still > 50 && equal > 60, "{still} of {equal} did not run");
+        format!("{equal} threads, {still} of which did not run")
+    }
+
+    fn list(&self) -> Vec<Task> {
+        let found = tasks::list(self.kernel, self.ram, self.tasks).expect("the kernel has a list of tasks");
+        assert_eq!((found.torn, found.left_out), (0, 0), "a guest that is stopped changes nothing");
+        found.tasks
+    }
+
+    /// Each CPU has a task, which is on it.
+    fn current(&self, cpus: usize) -> String {
+        let slots = current::slots(self.kernel, self.ram, self.types);
+        assert_eq!(slots.len(), cpus);
+        for slot in &slots {
+            let mut address = [0; 8];
+            assert!(glass_profiler_core::memory::Physical::read(self.ram, *slot, &mut address));
+            let task = Task::read(&self.space(), u64::from_le_bytes(address), self.tasks);
+            let task = task.expect("a CPU has a task");
+            assert!(task.is_on_cpu && (task.tid == 0 || self.truth.tasks.contains_key(&task.tid)), "{task:?}");
+        }
+        format!("{} CPUs", slots.len())
+    }
+
+    /// The mappings of each process, and what the guest has in memory of the programs among them.
+    fn mappings(&self, root: &Path) -> String {
+        let (space, mut lines, mut processes) = (self.space(), 0, 0);
+        let offsets = mappings::Offsets::of(self.types).unwrap();
+        let of_files = files::Offsets::of(self.types).unwrap();
+        let mut programs: BTreeMap<String, File> = BTreeMap::new();
+        for task in self.list().iter().filter(|task| task.tid == task.pid && task.mm != 0) {
+            let Some(expected) = self.truth.processes.get(&task.pid) else { continue };
+            let found = mappings::list(&space, task.mm, &offsets).expect("mappings can be read");
+            let of = mappings::address_space(&space, task.mm, &offsets, self.kernel.paging);
+            let of = of.expect("an address space can be read");
+            let program = of.program.and_then(|at| files::file(&space, at, &of_files));
+            assert_eq!(program.and_then(|file| file.path), expected.program);
+            let vdso = expected.maps.iter().find(|line| line.path == "[vdso]").map_or(0, |line| line.start);
+            assert_eq!(of.vdso, vdso);
+            lines += self.lines(&space, (&found, expected), &of_files, &mut programs, task);
+            processes += 1;
+        }
+        assert!(processes > 20, "{processes} processes");
+        let vdso = vdso::vdso(&space, self.types, |name| self.kernel.symbols.address(name));
+        assert!(vdso.is_some_and(|bytes| bytes.len() >= PAGE_BYTES as usize));
+        format!("{lines} lines of {processes} processes; {}", self.pages(&space, root, &programs))
+    }
+
+    /// Compares the mappings of a process with the lines of its `maps`; returns how many there are. Allowed: the kernel shows [`GATE`] in each
+    /// process; what it calls a mapping without a file is not read; of the shell on the console the heap may have grown.
+    fn lines(
+        &self,
+        space: &Space<'_>,
+        (found, expected): (&[Vma], &Process),
+        of_files: &files::Offsets,
+        programs: &mut BTreeMap<String, File>,
+        task: &Task,
+    ) -> usize {
+        let expected: Vec<&MapsLine> = expected.maps.iter().filter(|line| line.path != GATE).collect();
+        let ranges = |lines: Vec<(u64, u64)>| lines.iter().map(|(start, end)| format!("{start:x}-{end:x}")).collect();
+        let found_ranges: Vec<String> = ranges(found.iter().map(|vma| (vma.start, vma.end)).collect());
+        let expected_ranges: Vec<String> = ranges(expected.iter().map(|line| (line.start, line.end)).collect());
+        assert_eq!(found_ranges, expected_ranges, "{task:?}");
+        for (vma, line) in found.iter().zip(&expected) {
+            assert_eq!(rights(vma), line.rights, "{line:?}");
+            let Some(at) = vma.file else {
+                let is_named = NAMED.contains(&line.path.as_str()) || line.path.starts_with("[anon:");
+                assert!(line.path.is_empty() || is_named, "{line:?}");
+                assert_eq!((line.offset, line.device, line.inode), (0, (0, 0), 0), "{line:?}");
+                continue;
+            };
+            let file = files::file(space, at, of_files).unwrap_or_else(|| panic!("no file of {line:?}"));
+            let path = file.path.clone().unwrap_or_else(|| panic!("no path of {line:?}"));
+            let shown = if file.is_deleted { format!("{path} (deleted)") } else { path.clone() };
+            assert_eq!(
+                (vma.page_offset * PAGE_BYTES, (file.device.major, file.device.minor), file.inode, &shown),
+                (line.offset, line.device, line.inode, &line.path),
+                "{task:?}"
+            );
+            assert!(file.contents.is_some(), "no contents of {line:?}");
+            programs.insert(path, file);
+        }
+        expected.len()
+    }
+
+    /// The pages that the guest has of each mapped file of its root are what is in the file on this machine. Those of programs are counted.
+    fn pages(&self, space: &Space<'_>, root: &Path, programs: &BTreeMap<String, File>) -> String {
+        let base = self.kernel.symbols.address("vmemmap_base");
+        let cache = PageCache::of(space, self.types, self.kernel.paging, base).unwrap();
+        let (mut files, mut there, mut all) = (0, 0, 0);
+        for (path, file) in programs {
+            let Ok(expected) = std::fs::read(root.join(path.trim_start_matches('/'))) else { continue };
+            assert_eq!(file.bytes, expected.len() as u64, "{path}");
+            let contents = file.contents.expect("the files of disks have contents");
+            let cached = CachedFile::new(self.ram, cache, contents, file.bytes);
+            let mut of_file = 0;
+            for (index, page) in expected.chunks(PAGE_BYTES as usize).enumerate() {
+                let mut bytes = vec![0; page.len()];
+                all += 1;
+                if cached.read_at(index as u64 * PAGE_BYTES, &mut bytes) {
+                    assert!(bytes == page, "page {index} of {path} differs");
+                    of_file += 1;
+                }
+            }
+            assert!(of_file > 0, "no page of {path} is in memory");
+            (files, there) = (files + 1, there + of_file);
+        }
+        for program in ["/app/without-fp", "/app/static-musl", "/app/deep", "/usr/bin/python3.11", "/bin/busybox"] {
+            assert!(programs.contains_key(program), "{program} is not mapped");
+        }
+        assert!(there > PAGES_LEAST, "{there} pages");
+        format!("{there} of {all} pages of {files} files are in memory and equal")
+    }
+}
+
+fn is_function_of(symbol: &glass_tests::linux_guest::truth::Symbol, module: &str) -> bool {
+    symbol.module.as_deref() == Some(module) && matches!(symbol.kind, 't' | 'T' | 'w' | 'W')
+}
+
+/// As `/proc/PID/maps` shows them.
+fn rights(vma: &Vma) -> String {
+    let letter = |flag: u64, letter: char| if vma.flags & flag != 0 { letter } else { '-' };
+    let shared = if vma.flags & SHARED != 0 { 's' } else { 'p' };
+    [letter(READ, 'r'), letter(WRITE, 'w'), letter(EXECUTE, 'x'), shared].iter().collect()
+}
+
+#[test]
+fn what_is_in_ram_is_what_the_guest_lists_6_1() {
+    within(LIMIT, || check(&Settings::new(Release::Bookworm61)));
+}
+
+#[test]
+fn what_is_in_ram_is_what_the_guest_lists_newest() {
+    within(LIMIT, || check(&Settings::new(Release::Newest)));
+}
+
+#[test]
+fn what_is_in_ram_is_what_the_guest_lists_others() {
+    if !is_long() {
+        return skip("other kernels than 6.1 and the newest are booted by --long");
+    }
+    for release in [Release::Bullseye510, Release::Trixie612] {
+        within(LIMIT, move || check(&Settings::new(release)));
+    }
+    let isolated = Settings { isolation: true, five_levels: false, ..Settings::new(Release::Bookworm61) };
+    within(LIMIT, move || check(&isolated));
+}
