@@ -190,7 +190,7 @@ mod tests {
         let plain = table(&[row(2, 2, "sh"), kernel], false, None);
         assert_eq!(
             plain,
-            "PID  S      CPU          START  NAME        CGROUP\n  \
+            "PID  S      CPU         START  NAME        CGROUP\n  \
              2  D  1:01.23  1d 1:01:01.5  sh          /\n  \
              2  D  1:01.23  1d 1:01:01.5  [kthreadd]  /\n"
         );
