@@ -16,12 +16,14 @@ mod host_view;
 mod import;
 mod info;
 mod jail;
+mod linux;
 mod man;
 mod new;
 mod ps;
 mod record;
 mod report;
 mod run;
+mod stacks;
 mod symbolizer;
 mod tail;
 mod tap;
@@ -50,6 +52,7 @@ enum Command {
     Disk(disk::Args),
     Tap(tap::Args),
     Ps(ps::Args),
+    Stacks(stacks::Args),
     Record(record::Args),
     Dump(dump::Args),
     Top(top::Args),
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Command::Disk(args) => disk::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Tap(args) => tap::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Ps(args) => ps::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Stacks(args) => stacks::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Record(args) => record::run(args).map(|()| ExitCode::SUCCESS),
         Command::Dump(args) => dump::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::run(args).map(|()| ExitCode::SUCCESS),

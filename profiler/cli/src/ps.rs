@@ -1,6 +1,7 @@
-//! `glass ps`: the VMs of this machine, in a dom0 the domains of Xen, and how each would be sampled.
+//! `glass ps`: the VMs of this machine, in a dom0 the domains of Xen, and how each would be sampled; or the processes of one Linux guest.
 
 mod domains;
+mod tasks;
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -15,6 +16,7 @@ use glass_profiler_guests::find::{self, Vm};
 use serde_json::json;
 
 use crate::console;
+use crate::linux::LinuxArgs;
 
 /// Columns of the screen that the table fits.
 const WIDTH: usize = 100;
@@ -23,9 +25,20 @@ const VMM_WIDTH_MAX: usize = 20;
 /// Indentation of the remarks under a row.
 const REMARK_INDENT: usize = 9;
 
-/// Lists the VMs of this machine, in dom0 the Xen domains, and the backend for each.
+/// Lists the VMs of this machine, in dom0 the Xen domains, and the backend for each; or the processes of one Linux guest.
+///
+/// The guest is not stopped: its list of processes is read from its RAM. START is the time since the start of the guest, NSPID the process ID in the
+/// process's own namespace.
 #[derive(clap::Args)]
+#[command(
+    override_usage = "glass ps [--json]\n       glass ps [--threads] [--json] <--pid PID | --name NAME | --post-mortem FILE>"
+)]
 pub struct Args {
+    #[command(flatten)]
+    guest: LinuxArgs,
+    /// List the threads of the processes, too.
+    #[arg(long, requires = "guest")]
+    threads: bool,
     /// Print JSON, for scripts.
     #[arg(long)]
     json: bool,
@@ -83,6 +96,9 @@ fn shown(path: &Path) -> String {
 
 /// Lists the current VMs.
 pub fn run(arguments: Args) -> Result<()> {
+    if arguments.guest.is_some() {
+        return tasks::run(&arguments.guest, arguments.threads, arguments.json);
+    }
     let listing = find::list()?;
     // A program is read once, however many VMs it runs.
     let mut versions: HashMap<PathBuf, Option<String>> = HashMap::new();

@@ -124,6 +124,8 @@ struct Space {
 pub struct JoinedStack {
     /// The calls, innermost first.
     pub calls: Vec<CallAddress>,
+    /// Which of them, behind the innermost of each segment, were interrupted: their addresses are not within a call.
+    pub interrupted: Vec<u32>,
     /// Why there are no more, or why the first of the segments that are not whole ended.
     pub end: StackEnd,
     /// The segments, innermost first.
@@ -365,13 +367,16 @@ impl Images {
             let Segment { space, mode, width, apart_ns, .. } = *segment;
             let calls = chain.calls.len() as u32;
             joined.parts.push(Part { space, mode, width, calls, end: chain.end, apart_ns });
+            let before = joined.calls.len() as u32;
+            joined.interrupted.extend(chain.interrupted.iter().map(|index| before + index));
             joined.calls.extend(chain.calls);
         }
         joined
     }
 
     fn unwind_segment(&mut self, segment: &Segment, skid: Skid, is_last: bool) -> CallChain {
-        let (ip, just) = (segment.registers.ip(), |call, end| CallChain { calls: vec![call], end });
+        let (ip, just) =
+            (segment.registers.ip(), |call, end| CallChain { calls: vec![call], end, ..CallChain::default() });
         let Some(space) = self.spaces.get(&segment.space) else {
             return just(CallAddress { image: None, address: ip }, StackEnd::BadAddress);
         };
@@ -379,7 +384,7 @@ impl Images {
             // A return address is one past its call.
             let calls = [*innermost].into_iter().chain(returns.iter().map(|address| address.saturating_sub(1)));
             let calls = calls.take(DEPTH_MAX).map(|address| space.code.at(address)).collect();
-            return CallChain { calls, end: StackEnd::Complete };
+            return CallChain { calls, end: StackEnd::Complete, ..CallChain::default() };
         }
         let here = space.code.at(ip);
         let stand_in = match (self.guests.get(&space.guest), segment.mode) {

@@ -203,9 +203,17 @@ impl SymbolMap {
 
     /// The function at an address, as named in the map.
     pub fn name(&self, address: u64) -> Option<&str> {
+        self.at(address).map(|function| self.name_of(function))
+    }
+
+    /// The addresses of the function at an address.
+    pub fn span(&self, address: u64) -> Option<Range<u64>> {
+        self.at(address).map(|function| function.start..function.end)
+    }
+
+    fn at(&self, address: u64) -> Option<&Function> {
         let after = self.functions.partition_point(|function| function.start <= address);
-        let function = self.functions[..after].last().filter(|function| address < function.end)?;
-        Some(self.name_of(function))
+        self.functions[..after].last().filter(|function| address < function.end)
     }
 
     fn name_of(&self, function: &Function) -> &str {
@@ -260,6 +268,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(map.name(0xffff_ffff_8100_003f), Some("startup_64"));
+        assert_eq!(map.span(0xffff_ffff_8100_003f), Some(0xffff_ffff_8100_0000..0xffff_ffff_8100_0040));
         assert_eq!(map.name(0xffff_ffff_8100_0040), Some("do_nothing"));
         assert_eq!(map.name(0xffff_ffff_c000_101f), Some("dummy_setup"));
         assert_eq!(map.name(0xffff_ffff_c000_1fff), Some("dummy_xmit"));

@@ -178,7 +178,7 @@ impl<W: Write> Recorder<W> {
         };
         let stack = self.images.unwind(sample);
         self.images.sampled(&stack, files);
-        let JoinedStack { calls, end, parts } = stack;
+        let JoinedStack { calls, end, parts, .. } = stack;
         if !is_plain(&parts) {
             for part in &parts {
                 if let Some(guest) = self.spaces.get(&part.space) {

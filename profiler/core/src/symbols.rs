@@ -6,6 +6,7 @@ mod split;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Write as _};
+use std::ops::Range;
 use std::sync::Arc;
 
 use addr2line::{LookupContinuation as _, LookupResult};
@@ -279,6 +280,14 @@ impl Symbols {
         match &self.account {
             Some(account) => account.timed(|| self.locate_charged(address)),
             None => self.locate_charged(address),
+        }
+    }
+
+    /// The linked addresses of the function at one of them, by the table of symbols: where [`locate`](Symbols::locate) has its name from.
+    pub fn span(&self, address: u64) -> Option<Range<u64>> {
+        match &self.map {
+            Some(map) => map.span(address),
+            None => self.symbol(address).map(|symbol| symbol.start..symbol.end),
         }
     }
 

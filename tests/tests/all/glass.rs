@@ -56,6 +56,20 @@ fn a_missing_file_is_named() {
 }
 
 #[test]
+fn tasks_are_those_of_a_linux_guest() {
+    within(LIMIT * 6, || {
+        let folder = Folder::new("tasks").unwrap();
+        let other = path(&folder.file("other"));
+        std::fs::write(&other, "no dump").unwrap();
+        refuses(&folder, &["ps", "--threads"], &["--pid"]);
+        refuses(&folder, &["stacks"], &["--pid", "--post-mortem"]);
+        refuses(&folder, &["stacks", "--pid", "1", "--name", "x"], &["--name"]);
+        refuses(&folder, &["ps", "--pid", &std::process::id().to_string()], &["not a vm"]);
+        refuses(&folder, &["stacks", "--post-mortem", &other], &["other", "dump-guest-memory"]);
+    });
+}
+
+#[test]
 fn arguments_are_checked_before_a_vm_starts() {
     within(LIMIT * 10, || {
         let folder = Folder::new("arguments").unwrap();

@@ -24,6 +24,7 @@ mod ipv6;
 mod jailed;
 mod layouts;
 mod linux_guests;
+mod linux_tasks;
 mod live;
 mod load;
 mod loss;

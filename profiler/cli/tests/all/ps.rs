@@ -26,7 +26,7 @@ fn a_file_that_is_no_dump_is_refused_in_one_sentence() {
         String::from_utf8(output.stderr).unwrap()
     };
     let own = env!("CARGO_BIN_EXE_glass");
-    assert!(refuse(&["/no/such/dump"]).contains("give the guest's ELF file"));
+    assert!(refuse(&["/no/such/dump"]).contains("/no/such/dump"));
     let missing = refuse(&["/no/such/dump", "--symbols", own]);
     assert!(missing.contains("/no/such/dump") && missing.lines().count() == 1, "{missing}");
     let other = refuse(&[own, "--symbols", own]);

@@ -1,6 +1,7 @@
 //! The names in an image: where they are, and reading them, which can take its time.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::{Loaded, MappedFile};
@@ -134,6 +135,12 @@ impl Names {
             Names::Generated(names) => names.locate(address),
             Names::Fixed(name) => vec![Location::of_name(*name)],
         }
+    }
+
+    /// The linked addresses of the function at one of them, if a table of symbols has it. Its last one may be where the next function starts.
+    pub fn span(&self, address: u64) -> Option<Range<u64>> {
+        let Names::Symbols { symbols, .. } = self else { return None };
+        symbols.iter().find_map(|symbols| symbols.span(address))
     }
 
     /// What was at a linked address one after the other, and from when on (`CLOCK_MONOTONIC` in nanoseconds), if that

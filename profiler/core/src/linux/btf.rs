@@ -137,9 +137,10 @@ impl<'a> Btf<'a> {
         }
     }
 
-    /// The size of a structure in bytes.
+    /// The size of a structure or a union in bytes.
     pub fn bytes_of(&self, structure: &str) -> Option<u32> {
-        let own = self.named(KIND_STRUCT, structure).find_map(|number| {
+        let mut all = self.named(KIND_STRUCT, structure).chain(self.named(KIND_UNION, structure));
+        let own = all.find_map(|number| {
             let (of, at) = self.find(number)?;
             word(of.bytes, at + 8)
         });

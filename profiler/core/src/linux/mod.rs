@@ -14,6 +14,7 @@ mod maple;
 pub mod mappings;
 pub mod modules;
 pub mod page_cache;
+pub mod sleeping;
 pub mod space;
 mod structures;
 pub mod tasks;

@@ -214,7 +214,7 @@ impl Offsets {
 }
 
 /// What a task does, by the letters of `ps`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TaskState {
     /// On a CPU, or waits for one.
     Runnable,
@@ -233,6 +233,7 @@ pub enum TaskState {
     /// Ended.
     Dead,
     /// In no state that is known.
+    #[default]
     Other,
 }
 
@@ -279,7 +280,7 @@ impl TaskState {
 }
 
 /// A task: a thread of a process, or of the kernel.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Task {
     /// Where its `task_struct` is.
     pub address: u64,

@@ -33,6 +33,8 @@ pub struct CallAddress {
 pub struct CallChain {
     /// The calls.
     pub calls: Vec<CallAddress>,
+    /// Which of them, behind the innermost, were interrupted: their addresses are those of the next instruction, as the innermost one's is.
+    pub interrupted: Vec<u32>,
     /// Why there are no more.
     pub end: StackEnd,
 }

@@ -26,6 +26,7 @@ pub(crate) fn unwind(
         Correction::InCallee(callee) => {
             let mut chain = space.unwind(cache, &registers.into(), stack);
             chain.calls.insert(0, space.at(callee));
+            chain.interrupted.iter_mut().for_each(|index| *index += 1);
             chain
         }
     }

@@ -24,7 +24,7 @@ pub(crate) fn unwind(
     stack: StackMemory<'_>,
 ) -> CallChain {
     let mut read = |address: u64| stack.word(address);
-    let mut calls = Vec::new();
+    let (mut calls, mut interrupted) = (Vec::new(), Vec::new());
     let mut frame = RegisterFile::of(&registers);
     // Where Linux's own tables have led, with the place of the registers that they find for an interrupted function.
     let mut by_orc = OrcRegisters::of(&registers);
@@ -35,7 +35,10 @@ pub(crate) fn unwind(
     loop {
         let (call, placed) = space.call(frame.ip().wrapping_sub(u64::from(has_called)));
         if placed.is_none() && !calls.is_empty() {
-            return CallChain { calls, end: StackEnd::BadAddress };
+            return CallChain { calls, interrupted, end: StackEnd::BadAddress };
+        }
+        if !has_called && !calls.is_empty() {
+            interrupted.push(calls.len() as u32);
         }
         calls.push(call);
         // For the innermost function a table decides, if there is one: the thread that starts another is in `clone`, too.
@@ -45,10 +48,10 @@ pub(crate) fn unwind(
             placed.image.is_root(call.address) && (has_called || !is_described())
         };
         if placed.is_some_and(is_root) {
-            return CallChain { calls, end: StackEnd::Complete };
+            return CallChain { calls, interrupted, end: StackEnd::Complete };
         }
         if calls.len() == DEPTH_MAX {
-            return CallChain { calls, end: StackEnd::TooDeep };
+            return CallChain { calls, interrupted, end: StackEnd::TooDeep };
         }
         if let Some(orc) = placed.and_then(|placed| placed.image.orc.as_ref()) {
             let step = orc.step(call.address, &mut by_orc, &mut read);
@@ -60,7 +63,7 @@ pub(crate) fn unwind(
                 OrcStep::CannotRead(address) => stack.end_at(address).unwrap_or(StackEnd::BadAddress),
                 OrcStep::Unknown => StackEnd::NoUnwindInfo,
             };
-            return CallChain { calls, end };
+            return CallChain { calls, interrupted, end };
         }
         let by_table = placed.and_then(|placed| {
             let code = |address, into: &mut [u8]| placed.image.code(address, into);
@@ -94,7 +97,7 @@ pub(crate) fn unwind(
             Err(Failure::Rule) if is_covered => StackEnd::RuleFailed,
             Err(Failure::Rule) => StackEnd::NoUnwindInfo,
         };
-        return CallChain { calls, end };
+        return CallChain { calls, interrupted, end };
     }
 }
 

@@ -108,6 +108,7 @@ fn from_an_interrupted_function_to_the_entry_of_a_system_call_in_each_layout() {
         let addresses: Vec<u64> = chain.calls.iter().map(|call| call.address).collect();
         // Return addresses are looked up one byte before, that of the interrupted function is not.
         assert_eq!(addresses, [function(0), function(2) - 1, function(1), function(3) - 1], "{call}");
+        assert_eq!(chain.interrupted, [2]);
         assert_eq!(chain.end, StackEnd::Complete);
         assert!(chain.calls.iter().all(|call| call.image == Some(7)));
         // Where nothing calls.

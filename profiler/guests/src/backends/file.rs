@@ -4,6 +4,7 @@
 //! The file is an ELF core. Its `LOAD` segments are pieces of RAM by their physical address; notes of
 //! the owner `QEMU`, one for each vCPU, hold its registers.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -30,6 +31,7 @@ use crate::memory::{AddressSpace, Machine};
 use crate::sys::monotonic_ns;
 use crate::systems::image::{VmImage, VmSettings};
 use crate::systems::linux::Followed;
+use crate::systems::linux_guest::{Access, LinuxGuest};
 use crate::systems::plan::{CopyPlan, HeldCore};
 use crate::{Counts, Flow, Source};
 
@@ -197,6 +199,43 @@ fn registers_of(
     Ok(cores)
 }
 
+fn open(path: &Path) -> Result<File, GuestError> {
+    File::open(path).map_err(|error| GuestError::File { path: path.to_owned(), error })
+}
+
+/// What an open file holds.
+fn parts(file: &File, path: &Path) -> Result<Parts, GuestError> {
+    let failed = |error| GuestError::File { path: path.to_owned(), error };
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(failed(io::Error::other("not a file")));
+    }
+    let mut start = [0; 16];
+    let read = file.read_at(&mut start, 0).map_err(failed)?;
+    let cache = ReadCache::new(file.try_clone().map_err(failed)?);
+    parse(&cache, metadata.len(), &start[..read]).map_err(|what| GuestError::Dump { path: path.to_owned(), what })
+}
+
+fn name_of(path: &Path) -> Cow<'_, str> {
+    path.file_name().unwrap_or_default().to_string_lossy()
+}
+
+impl LinuxGuest {
+    /// The guest in a file.
+    ///
+    /// # Errors
+    /// The file is no dump of a VM, or the RAM in it has no Linux kernel that describes its structures.
+    pub fn of_dump(path: &Path, access: Access) -> Result<LinuxGuest, GuestError> {
+        let file = open(path)?;
+        let gap = access.enter.and_then(|enter| enter());
+        let Parts { pieces, warning, .. } = parts(&file, path)?;
+        let warnings: Vec<String> = gap.into_iter().chain(warning).collect();
+        let warning = (!warnings.is_empty()).then(|| warnings.join("; "));
+        let memory: Arc<dyn Machine> = Arc::new(FileRam { file, pieces });
+        LinuxGuest::of_memories((GuestKind::File, &name_of(path)), &[memory], access, warning)
+    }
+}
+
 impl DumpedVm {
     /// Opens a file and reads its registers; RAM is read when it is needed.
     pub fn open(path: &Path, settings: VmSettings) -> Result<DumpedVm, GuestError> {
@@ -210,22 +249,13 @@ impl DumpedVm {
         settings: VmSettings,
         enter: Option<fn() -> Option<String>>,
     ) -> Result<(DumpedVm, OpenedFiles), GuestError> {
-        let failed = |error| GuestError::File { path: path.to_owned(), error };
-        let file = File::open(path).map_err(failed)?;
+        let file = open(path)?;
         let opened = OpenedFiles::open(settings.symbols.iter().map(|file| file.path.as_path()));
         let gap = enter.and_then(|enter| enter());
-        let metadata = file.metadata().map_err(failed)?;
-        if !metadata.is_file() {
-            return Err(failed(io::Error::other("not a file")));
-        }
-        let mut start = [0; 16];
-        let read = file.read_at(&mut start, 0).map_err(failed)?;
-        let cache = ReadCache::new(file.try_clone().map_err(failed)?);
-        let parts = parse(&cache, metadata.len(), &start[..read])
-            .map_err(|what| GuestError::Dump { path: path.to_owned(), what })?;
+        let parts = parts(&file, path)?;
         let wanted = choose_vcpus(&settings.vcpus, parts.cores.len())?;
         let cores: Vec<_> = wanted.into_iter().map(|index| (index, parts.cores[index])).collect();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let name = name_of(path);
         let mut image = VmImage::load_of(GuestKind::File, &name, settings, &opened)?;
         let ram = Arc::new(FileRam { file, pieces: parts.pieces });
         let mut warnings: Vec<String> = gap.into_iter().chain(parts.warning).collect();

@@ -17,7 +17,7 @@ use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
 use crate::files::OpenedFiles;
 use crate::memory::{AddressSpace, Machine};
-use crate::systems::linux::{self, Followed, GuestProcesses, InRam, Linux, Outside};
+use crate::systems::linux::{self, Followed, GuestProcesses, InRam, Linux, Outside, Processes};
 use crate::systems::plan::{CopyPlan, GUEST, LinuxPlan, SPACE};
 use crate::systems::relocated;
 use crate::systems::symbols::{self, GuestProgram, SymbolFile};
@@ -230,6 +230,12 @@ impl VmImage {
         let in_ram = self.in_ram.take()?;
         let outside = Outside::new(self.settings.processes.clone(), self.opened.clone());
         Some(Followed::new(in_ram, self.programs.first()?.range(), self.settings.stack_bytes, outside))
+    }
+
+    /// The processes of a Linux whose kernel was found in its RAM, if that describes its types; once.
+    pub(crate) fn take_processes(&mut self) -> Option<Processes> {
+        let outside = Outside::new(self.settings.processes.clone(), self.opened.clone());
+        self.in_ram.take()?.listed(outside)
     }
 
     /// What the VM is, for the sentence of an error.

@@ -8,6 +8,7 @@ pub mod glasshouse;
 pub(crate) mod image;
 mod landmarks;
 pub(crate) mod linux;
+pub mod linux_guest;
 pub(crate) mod plan;
 mod relocated;
 pub(crate) mod stack;

@@ -74,6 +74,13 @@ pub(crate) fn left_stack(start: u64, copied: &[u8]) -> Option<u64> {
 pub(crate) fn registers_of_user(pieces: &[(u64, Vec<u8>)]) -> Option<Registers> {
     /// Bytes of a stack, and its alignment (`THREAD_SIZE`).
     const STACK_BYTES: u64 = 16 << 10;
+    // The stack of an interrupt, if there is one, is the first.
+    let (start, bytes) = pieces.last()?;
+    registers_below((start & !(STACK_BYTES - 1)).checked_add(STACK_BYTES)?, *start, bytes)
+}
+
+/// The same by the address behind the stack, and these bytes of it from `start` on.
+pub(crate) fn registers_below(top: u64, start: u64, bytes: &[u8]) -> Option<Registers> {
     /// What is above the registers, by the kernel's version (`TOP_OF_KERNEL_STACK_PADDING`).
     const PADDINGS: [u64; 2] = [0, 16];
     const WORDS: usize = 21;
@@ -82,11 +89,8 @@ pub(crate) fn registers_of_user(pieces: &[(u64, Vec<u8>)]) -> Option<Registers> 
     /// The places of the registers, in the order of their DWARF numbers.
     const PLACES: [usize; 16] = [10, 12, 11, 5, 13, 14, 4, 19, 9, 8, 7, 6, 3, 2, 1, 0];
     const RIP: usize = 16;
-    // The stack of an interrupt, if there is one, is the first.
-    let (start, bytes) = pieces.last()?;
-    let top = (start & !(STACK_BYTES - 1)).checked_add(STACK_BYTES)?;
     PADDINGS.into_iter().find_map(|padding| {
-        let at = (top - padding - 8 * WORDS as u64).checked_sub(*start)?;
+        let at = top.checked_sub(padding + 8 * WORDS as u64)?.checked_sub(start)?;
         let saved = bytes.get(usize::try_from(at).ok()?..)?.get(..8 * WORDS)?;
         let word = |index: usize| u64::from_le_bytes(std::array::from_fn(|byte| saved[8 * index + byte]));
         // Those of 64-bit code.

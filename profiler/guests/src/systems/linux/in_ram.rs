@@ -9,7 +9,7 @@ use glass_profiler_core::linux::btf::Btf;
 use glass_profiler_core::linux::kernel::Kernel;
 use glass_profiler_core::linux::modules::{self, Module};
 use glass_profiler_core::linux::page_cache::PageCache;
-use glass_profiler_core::linux::{current, files, mappings, tasks, vdso};
+use glass_profiler_core::linux::{current, files, mappings, sleeping, tasks, vdso};
 use glass_profiler_core::map::SymbolMap;
 
 use super::Linux;
@@ -32,6 +32,7 @@ pub(crate) struct InRam {
 #[derive(Clone)]
 pub(super) struct Types {
     pub(super) tasks: tasks::Offsets,
+    pub(super) sleeping: sleeping::Offsets,
     pub(super) mappings: mappings::Offsets,
     pub(super) files: files::Offsets,
     pub(super) pages: PageCache,
@@ -48,6 +49,7 @@ impl Types {
         let vdso = vdso::vdso(&space, btf, |name| symbols.address(name));
         Ok(Types {
             tasks: tasks::Offsets::of(btf)?,
+            sleeping: sleeping::Offsets::of(btf),
             mappings: mappings::Offsets::of(btf)?,
             files: files::Offsets::of(btf)?,
             pages: PageCache::of(&space, btf, kernel.paging, symbols.address("vmemmap_base"))?,
@@ -123,6 +125,11 @@ impl InRam {
             Some(types) => Ok(Processes::new(self.memory, self.kernel, types, (numbered, outside))),
             None => Err(Box::new(self.kernel)),
         }
+    }
+
+    /// Its processes, to be found in its list of tasks. `None` if it does not describe its types.
+    pub(crate) fn listed(self, outside: Outside) -> Option<Processes> {
+        self.processes(Numbered::KERNEL, outside).ok()
     }
 
     /// The memory that it was found in.

@@ -19,8 +19,8 @@ use glass_profiler_core::linux::kernel::Kernel;
 use glass_profiler_core::linux::mappings::{EXECUTE, Vma};
 use glass_profiler_core::linux::page_cache::CachedFile;
 use glass_profiler_core::linux::space::Space;
-use glass_profiler_core::linux::tasks::{Identity, Task};
-use glass_profiler_core::linux::{files, mappings};
+use glass_profiler_core::linux::tasks::{self, Identity, Task, Tasks};
+use glass_profiler_core::linux::{files, mappings, sleeping};
 use glass_profiler_core::program::{NamesFrom, OpenedFile, Parts, Program};
 use glass_profiler_core::symbols::Symbols;
 
@@ -174,6 +174,32 @@ impl Processes {
             outside,
             unread: 0,
         }
+    }
+
+    /// The tasks that there are now. `None` if the kernel has no list of them.
+    pub(crate) fn tasks(&self) -> Option<Tasks> {
+        tasks::list(&self.kernel, &self.memory, &self.types.tasks)
+    }
+
+    /// The kernel's address space, for one walk.
+    pub(crate) fn kernel_space(&self) -> Space<'_> {
+        self.kernel.space(&self.memory)
+    }
+
+    /// The address space of a process.
+    pub(crate) fn user_space(&self, mm: u64) -> Option<Space<'_>> {
+        let of = mappings::address_space(&self.kernel_space(), mm, &self.types.mappings, self.kernel.paging)?;
+        Some(Space::new(&self.memory, of.paging))
+    }
+
+    /// Where tasks have what is read of them.
+    pub(crate) fn task_offsets(&self) -> &tasks::Offsets {
+        &self.types.tasks
+    }
+
+    /// Where the stacks of those have it that do not run.
+    pub(crate) fn sleeping_offsets(&self) -> &sleeping::Offsets {
+        &self.types.sleeping
     }
 
     /// The kernel whose processes they are.

@@ -13,7 +13,7 @@ use glass_profiler_core::linux::page_cache::{CachedFile, PageCache};
 use glass_profiler_core::linux::space::Space;
 use glass_profiler_core::linux::tasks::{self, Task};
 use glass_profiler_core::linux::{current, modules, vdso};
-use glass_profiler_guests::memory::ram::Ram;
+use glass_profiler_guests::memory::Ram;
 use glass_tests::limit::{say, within};
 use glass_tests::linux_guest::truth::{MapsLine, Process, Truth};
 use glass_tests::linux_guest::{Guest, Parts, Release, Settings};

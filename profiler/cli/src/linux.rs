@@ -1,0 +1,91 @@
+//! The Linux guest on the command lines of the commands that read its tasks, which stop no vCPU.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use glass_profiler_core::names::printable;
+use glass_profiler_guests::GuestProcesses;
+use glass_profiler_guests::backends::remote::Launcher;
+use glass_profiler_guests::files::{OpenedFiles, Opener};
+use glass_profiler_guests::find::{self, Found};
+use glass_profiler_guests::systems::linux_guest::{Access, LinuxGuest};
+use glass_profiler_session::target::find_vm;
+
+use crate::console::say;
+use crate::holder;
+use crate::jail;
+
+/// A Linux guest.
+#[derive(clap::Args, Clone, Default)]
+#[group(id = "guest", multiple = false)]
+pub struct LinuxArgs {
+    /// Linux guest, by the process ID of its VMM.
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<u32>,
+    /// Linux guest, by its VM's name from `glass run`.
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Linux guest in a memory dump (`glass dump`, QEMU `dump-guest-memory`, `virsh dump --memory-only`).
+    #[arg(long, value_name = "FILE", visible_alias = "dump")]
+    pub post_mortem: Option<PathBuf>,
+}
+
+impl LinuxArgs {
+    /// Whether one is named.
+    pub fn is_some(&self) -> bool {
+        self.pid.is_some() || self.name.is_some() || self.post_mortem.is_some()
+    }
+
+    /// Opens the RAM of the guest, enters the jail and finds the kernel. Files of a folder are opened by another process. Prints what is not as it
+    /// should be.
+    pub fn open(&self, processes: GuestProcesses) -> Result<(LinuxGuest, OpenedFiles)> {
+        let opened = match processes.root {
+            Some(_) => {
+                let Launcher { program, arguments, .. } = holder::launcher();
+                OpenedFiles::by(Opener::start(&program, &arguments)?)
+            }
+            None => OpenedFiles::default(),
+        };
+        let access = Access { enter: Some(jail::enter), processes, opened: opened.clone() };
+        let mut guest = match (&self.post_mortem, &self.name, self.pid) {
+            (Some(file), ..) => LinuxGuest::of_dump(file, access)?,
+            (_, Some(name), _) => {
+                let vm = find_vm(name)?;
+                LinuxGuest::of_vmm(vm.pid, &vm.name, access)?
+            }
+            (.., Some(pid)) => match find::by_pid(pid)? {
+                Found::Vm(vm) => LinuxGuest::of_vmm(pid, &vm.name, access)?,
+                Found::Process => bail!("process {pid} is not a VM that glass supports: give --pid of a VMM"),
+            },
+            _ => bail!("no guest is named: give --pid, --name or --post-mortem"),
+        };
+        guest.take_warnings().iter().for_each(|warning| say!("glass: warning: {}", printable(warning)));
+        Ok((guest, opened))
+    }
+}
+
+/// A sentence about lists that changed while they were read, if any did.
+pub fn torn(torn: u32, left_out: u32) -> Option<String> {
+    if torn == 0 && left_out == 0 {
+        return None;
+    }
+    let times = if torn == 1 { "once".to_owned() } else { format!("{torn} times") };
+    let missing = match left_out {
+        0 => "nothing is missing".to_owned(),
+        1 => "the threads of 1 process are missing".to_owned(),
+        count => format!("the threads of {count} processes are missing"),
+    };
+    Some(format!("a list of tasks changed {times} while it was read, and was read again: {missing}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_that_changed_are_reported() {
+        assert_eq!(torn(0, 0), None);
+        assert!(torn(1, 0).is_some_and(|text| text.contains(" once ") && text.ends_with("nothing is missing")));
+        assert!(torn(9, 2).is_some_and(|text| text.contains(" 9 times ") && text.contains("2 processes")));
+    }
+}

@@ -1,0 +1,99 @@
+//! `glass stacks`: where the tasks of a Linux guest wait, in the kernel and in their processes.
+
+mod text;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use glass_profiler_core::event::Event;
+use glass_profiler_core::files::FileSource;
+use glass_profiler_core::images::Images;
+use glass_profiler_core::linux::tasks::{Task, TaskState};
+use glass_profiler_guests::GuestProcesses;
+use glass_profiler_guests::files::HostFiles;
+use glass_profiler_guests::systems::linux_guest::Stack;
+
+use crate::console::{self, say};
+use crate::linux::{LinuxArgs, torn};
+use text::Writer;
+
+/// Prints the stacks of the tasks of a Linux guest: of the kernel, and of the process that entered it.
+///
+/// The VM is not stopped. A task that ran while its stack was read is reported as such; a stack that is printed is of one moment. Names are from
+/// the kernel's own table, and from what the guest has of its files in memory.
+#[derive(clap::Args)]
+#[command(override_usage = "glass stacks [OPTIONS] <--pid PID | --name NAME | --post-mortem FILE>")]
+pub struct Args {
+    #[command(flatten)]
+    guest: LinuxArgs,
+    /// Only tasks that wait and are not woken by signals (state D).
+    #[arg(long)]
+    blocked: bool,
+    /// Only the threads of this process, by its ID in the guest's first namespace.
+    #[arg(long, value_name = "PID")]
+    process: Option<u32>,
+    /// Only this thread, by its ID in the guest's first namespace.
+    #[arg(long, value_name = "TID")]
+    thread: Option<u32>,
+    /// Folder with the files of the guest (its root disk, mounted or unpacked): programs are read there, if they are the builds that the guest
+    /// runs, where the guest has not all of them in memory.
+    #[arg(long, value_name = "DIR")]
+    guest_root: Option<PathBuf>,
+}
+
+impl Args {
+    fn is_wanted(&self, task: &Task) -> bool {
+        self.process.is_none_or(|pid| pid == task.pid)
+            && self.thread.is_none_or(|tid| tid == task.tid)
+            && (!self.blocked || task.state == TaskState::Blocked)
+    }
+
+    /// What is printed of.
+    fn subject(&self) -> String {
+        let process = self.process.map(|pid| format!(" of process {pid}"));
+        let thread = self.thread.map(|tid| format!(" with the thread ID {tid}"));
+        let state = if self.blocked { " in state D" } else { "" };
+        format!("task{}{}{state}", process.unwrap_or_default(), thread.unwrap_or_default())
+    }
+}
+
+/// Prints the stacks.
+pub fn run(arguments: &Args) -> Result<()> {
+    let processes = GuestProcesses { root: arguments.guest_root.clone(), without_names: false };
+    let (mut guest, opened) = arguments.guest.open(processes)?;
+    let mut tasks = guest.tasks().context("the list of the guest's tasks cannot be read: repeat")?;
+    tasks.tasks.retain(|task| arguments.is_wanted(task));
+    tasks.tasks.sort_by_key(|task| (task.pid, task.tid != task.pid, task.tid));
+    // That nothing is blocked is a result.
+    let is_named = arguments.process.is_some() || arguments.thread.is_some();
+    ensure!(!tasks.tasks.is_empty() || !is_named, "the guest has no {}", arguments.subject());
+    if tasks.tasks.is_empty() {
+        say!("glass: the guest has no {}", arguments.subject());
+    }
+    let (mut files, mut images) = (HostFiles::default().with_opened(opened), Images::default());
+    let mut writer = Writer::default();
+    guest.announce(&mut |event| learn(&event, &mut images, &mut writer, &mut files));
+    for task in &tasks.tasks {
+        let stack = guest.stack(task, &mut |event| learn(&event, &mut images, &mut writer, &mut files));
+        match stack {
+            Stack::Stood(sample) => {
+                writer.head(task);
+                let joined = images.unwind(&sample);
+                writer.stack(&joined, &images, &mut files);
+            }
+            Stack::OnCpu => writer.without_stack(task, "on a CPU"),
+            Stack::Ran => writer.without_stack(task, "ran meanwhile"),
+            Stack::Gone => writer.without_stack(task, "has ended meanwhile"),
+        }
+        console::print(&writer.take())?;
+    }
+    if let Some(sentence) = torn(tasks.torn, tasks.left_out) {
+        console::print(&(sentence + "\n"))?;
+    }
+    Ok(())
+}
+
+fn learn(event: &Event, images: &mut Images, writer: &mut Writer, files: &mut dyn FileSource) {
+    writer.learn(event);
+    images.learn(event, files);
+}
