@@ -1,5 +1,6 @@
 //! What is right in the samples of a recording of a Linux guest, and what is not.
 
+use super::equal::is_name;
 use glass_profiler_core::guest::Mode;
 use glass_profiler_core::model::{Frame, Profile, Sample, StackEnd};
 use glass_tests::linux_guest::Release;
@@ -154,8 +155,8 @@ impl Seen {
                 continue;
             };
             let mut verdict = judge(&parts, thread.tid, process.pid, truth);
-            let name = truth.tasks.get(&thread.tid).filter(|task| !task.name.starts_with("kworker/"));
-            verdict.extend(name.map(|task| (task.name == thread.name, "the name of another thread")));
+            let name = truth.tasks.get(&thread.tid);
+            verdict.extend(name.map(|task| (is_name(&thread.name, task), "the name of another thread")));
             let wrong = verdict.iter().find(|(is_right, _)| !is_right);
             if let Some((_, what)) = wrong {
                 let of = format!("{what}: {} {} of {}: {}", thread.tid, thread.name, process.pid, parts[0].shown());
@@ -287,4 +288,107 @@ fn judge(parts: &[Part<'_>], tid: u32, pid: u32, truth: &Truth) -> Vec<(bool, &'
         }
     }
     verdict
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glass_profiler_core::guest::{ProcessId, Thread, ThreadId};
+    use glass_profiler_core::model::{SegmentOf, Stack};
+    use glass_tests::linux_guest::truth::MapsLine;
+
+    fn frame(function: &str, image: &str, inlined: bool) -> Frame {
+        Frame { function: function.to_owned(), image: image.to_owned(), inlined, ..Frame::default() }
+    }
+
+    fn listed(program: Option<&str>) -> Process {
+        let line = MapsLine {
+            start: 0,
+            end: 1,
+            rights: String::new(),
+            offset: 0,
+            device: (0, 0),
+            inode: 0,
+            path: String::new(),
+        };
+        Process {
+            maps: program.map(|_| line).into_iter().collect(),
+            control_group: String::new(),
+            command_line: Vec::new(),
+            program: program.map(str::to_owned),
+        }
+    }
+
+    fn truth() -> Truth {
+        let processes = [(2, listed(None)), (7, listed(Some("/app/seven"))), (8, listed(Some("/app/eight")))];
+        Truth {
+            kallsyms: Vec::new(),
+            modules: Vec::new(),
+            tasks: BTreeMap::new(),
+            processes: processes.into(),
+            blocked: Vec::new(),
+            uname: String::new(),
+            banner: String::new(),
+            command_line: String::new(),
+            memory: BTreeMap::new(),
+            physical: Vec::new(),
+        }
+    }
+
+    /// A sample in a system call, of the process with this pid; its frames from the kernel's entry to `_start`.
+    fn profile(pid: u32, frames: Vec<Frame>, ends: [StackEnd; 2]) -> Profile {
+        let stack = Stack { frames: (0..frames.len() as u32).rev().collect(), end: StackEnd::Complete };
+        let segment = |mode, addresses, end| SegmentOf { mode, addresses, end, ..SegmentOf::default() };
+        let process = glass_profiler_core::guest::Process { pid, ..Default::default() };
+        let thread = Thread { id: ThreadId(0), process: ProcessId(0), tid: pid, ..Thread::default() };
+        Profile {
+            frames,
+            stacks: vec![stack],
+            segments: vec![vec![segment(Mode::Kernel, 1, ends[0]), segment(Mode::User, 2, ends[1])]],
+            samples: vec![Sample { thread: Some(0), segments: Some(0), ..Sample::default() }],
+            processes: vec![process],
+            threads: vec![thread],
+            ..Profile::default()
+        }
+    }
+
+    fn frames(function: &str, image: &str) -> Vec<Frame> {
+        vec![
+            frame("do_syscall_64", "linux-6.1", false),
+            frame("inlined", image, true),
+            frame("write", image, false),
+            frame(function, image, false),
+        ]
+    }
+
+    #[test]
+    fn a_sample_is_judged_by_its_own_stack() {
+        let whole = [StackEnd::Complete; 2];
+        let of = |profile: &Profile| Seen::of(Release::Bookworm61, profile, &truth());
+        let seen = of(&profile(7, frames("_start", "/app/seven"), whole));
+        assert_eq!((seen.samples, seen.with_kernel, seen.broken_kernel), (1, 1, 0));
+        assert_eq!((seen.with_user, seen.whole, seen.with_thread, seen.decided, seen.right), (1, 1, 1, 1, 1));
+        assert!(seen.broken.is_empty() && seen.wrong.is_empty());
+        // Of another process, of a thread of the kernel, and of the idle task.
+        for pid in [8, 2, 0] {
+            let seen = of(&profile(pid, frames("_start", "/app/seven"), whole));
+            assert_eq!((seen.decided, seen.right, seen.wrong.len()), (1, 0, 1), "{pid}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_whole_is_counted_by_what_broke_it() {
+        let of = |profile: &Profile| Seen::of(Release::Bookworm61, profile, &truth());
+        let seen = of(&profile(7, frames("main", "/app/seven"), [StackEnd::NoUnwindInfo, StackEnd::Complete]));
+        assert_eq!((seen.broken_kernel, seen.whole, seen.broken.len()), (1, 0, 2));
+        let mut all = Seen::default();
+        all.add(of(&profile(7, frames("_start", "/app/seven"), [StackEnd::Complete, StackEnd::CopyEnded])));
+        all.add(seen);
+        let lines = all.most_broken(10);
+        assert_eq!(lines.len(), 3);
+        let early = "1 x seven, ends early at main (seven), 6.1: inlined (seven) < write (seven) < main (seven)";
+        assert!(lines.iter().any(|line| line.trim() == early), "{lines:?}");
+        let nameless = of(&profile(7, frames(NAMELESS, NAMELESS), [StackEnd::Complete; 2]));
+        assert_eq!((nameless.nameless, nameless.whole), (1, 0));
+    }
 }
