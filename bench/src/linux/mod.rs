@@ -116,7 +116,7 @@ fn one(outcome: &mut Outcome, run: &Run, parts: &Parts, seconds: u64) -> Result<
         outcome.add(figure(&format!("{what}_equal_percent"), "%", percent(equal, all)));
         differences.iter().for_each(|line| outcome.note(format!("  {release}, {what}: {line}")));
     }
-    let seen = Seen::of(release, &recording.profile, &truth);
+    let seen = Seen::of(release, &recording, &truth);
     let samples = [
         ("user_stacks_whole_percent", percent(seen.whole, seen.with_user)),
         ("nameless_user_percent", percent(seen.nameless, seen.with_user)),
@@ -133,7 +133,7 @@ fn one(outcome: &mut Outcome, run: &Run, parts: &Parts, seconds: u64) -> Result<
     seen.programs().into_iter().chain(seen.wrong()).for_each(|line| outcome.note(format!("  {line}")));
     recording.profile.warnings.iter().for_each(|warning| outcome.note(format!("  {release}, warning: {warning}")));
     if let Some(with_root) = with_root {
-        let seen = Seen::of(release, &with_root.profile, &truth);
+        let seen = Seen::of(release, &with_root, &truth);
         outcome.add(figure("with_root.user_stacks_whole_percent", "%", percent(seen.whole, seen.with_user)));
         outcome.note(format!("{} with the files of its root: {}", parts.kernel.version, seen.summary()));
         seen.programs().into_iter().for_each(|line| outcome.note(format!("  {line}")));
@@ -187,8 +187,15 @@ fn record(
     let recording = recording::open(&std::fs::read(&file)?, &mut NoFiles)?;
     ensure!(!recording.profile.samples.is_empty(), "glass record took no sample: {}", process.output());
     let for_samples = samples::stops(&recording.profile);
-    outcome.add(figure("attach_stops", "stops", stops.saturating_sub(for_samples) as f64));
-    outcome.note(format!("the guest was stopped {stops} times, {for_samples} times of these for samples"));
+    let sampled_ns = recording.profile.origin.start_unix_ns;
+    let attach = stops.iter().filter(|time| **time < sampled_ns).count();
+    outcome.add(figure("attach_stops", "stops", attach as f64));
+    let others = (stops.len() - attach).saturating_sub(for_samples);
+    outcome.add(figure("stops_without_sample", "stops", others as f64));
+    let all = stops.len();
+    outcome.note(format!(
+        "the guest was stopped {all} times: {attach} to attach, {for_samples} for samples that were kept"
+    ));
     // The monitor is free again.
     Qmp::connect(&guest.folder().file("lab-qmp"))?;
     Ok(recording)
