@@ -158,7 +158,7 @@ impl Part<'_> {
 }
 
 impl Seen {
-    /// Judges the samples of a recording by what the guest says of its processes afterwards.
+    /// Judges the samples of a recording by the processes that the guest lists afterwards.
     pub(super) fn of(release: Release, recording: &Recording, truth: &Truth) -> Seen {
         let (mut seen, profile) = (Seen::default(), &recording.profile);
         for sample in &profile.samples {
