@@ -16,6 +16,7 @@ mod served;
 mod service;
 mod sockets;
 mod trace;
+mod vmcoreinfo;
 mod xen;
 
 use fastrand::Rng;
@@ -67,6 +68,7 @@ pub const ALL: &[&dyn Target] = &[
     &guests::Monitors,
     &guests::Dumps,
     &guests::Pages,
+    &vmcoreinfo::Vmcoreinfo,
     &kernel::Kernel,
     &linux::Linux,
     &service::Http,

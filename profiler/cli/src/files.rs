@@ -3,13 +3,15 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::FileTypeExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use glass_profiler_core::names::printable;
 use glass_profiler_core::recording::{self, Recording};
 use glass_profiler_guests::files::HostFiles;
+use rustix::fs::{AtFlags, CWD, OFlags, linkat};
 
 use crate::console::{Busy, say};
 
@@ -89,6 +91,63 @@ fn part_of(path: &Path) -> Option<(PathBuf, PathBuf)> {
     Some((target, part))
 }
 
+/// A file that only its owner may read, and that appears under its name when it is whole. Dropped before [`keep`](PartFile::keep), it
+/// leaves what was there.
+pub(crate) struct PartFile {
+    file: File,
+    target: PathBuf,
+    part: PathBuf,
+    /// The part has a name, which has to go.
+    has_name: bool,
+}
+
+impl PartFile {
+    /// Makes it beside the final path, which is an ordinary file or none.
+    pub(crate) fn create(path: &Path) -> Result<PartFile> {
+        let cannot = || format!("cannot write {}", path.display());
+        let parts = part_of(path).ok_or_else(|| anyhow!("it is no ordinary file")).with_context(cannot)?;
+        let (target, part) = parts;
+        let options = || {
+            let mut options = File::options();
+            options.read(true).write(true).mode(0o600);
+            options
+        };
+        let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        // A file without a name is gone with us, even if we are killed. Not each file system has such.
+        let nameless = options().custom_flags(OFlags::TMPFILE.bits() as i32).open(folder);
+        let (file, has_name) = match nameless {
+            Ok(file) => (file, false),
+            Err(_) => (options().create_new(true).open(&part).with_context(cannot)?, true),
+        };
+        Ok(PartFile { file, target, part, has_name })
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Gives it its name, which another file may have had.
+    pub(crate) fn keep(mut self) -> io::Result<()> {
+        if !self.has_name {
+            let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+            linkat(CWD, own, CWD, &self.part, AtFlags::SYMLINK_FOLLOW)?;
+            self.has_name = true;
+        }
+        fs::rename(&self.part, &self.target)?;
+        self.has_name = false;
+        Ok(())
+    }
+}
+
+impl Drop for PartFile {
+    fn drop(&mut self) {
+        if self.has_name {
+            // If it cannot be removed, a part with our number stays.
+            let _ = fs::remove_file(&self.part);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,6 +172,25 @@ mod tests {
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 2, "a part was left behind");
         assert!(ensure_other(&file, &link, "recording").is_err());
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_part_appears_when_it_is_kept() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = glass_tests::folder::Folder::new("files-part").unwrap();
+        let path = folder.file("dump");
+        fs::write(&path, b"first").unwrap();
+        let part = PartFile::create(&path).unwrap();
+        part.file().set_len(9).unwrap();
+        drop(part);
+        assert_eq!(fs::read(&path).unwrap(), b"first");
+        let part = PartFile::create(&path).unwrap();
+        (&mut part.file()).write_all(b"second").unwrap();
+        part.keep().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"second");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "a part was left behind");
+        assert!(PartFile::create(Path::new("/dev/null")).is_err());
     }
 
     #[test]

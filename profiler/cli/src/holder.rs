@@ -1,15 +1,19 @@
-//! `glass holder`: the process that stops a VM and reads it, or opens the files of a process, for `glass record` and `glass top`. These start it by themselves.
+//! `glass holder`: the process that stops a VM and reads it, or opens the files of a process, for `glass record` and `glass top`; or copies its
+//! RAM, or searches the copy, for `glass dump`. These start it by themselves.
 
-use std::fs;
-use std::os::fd::AsFd;
+use std::fs::{self, File};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use glass_profiler_guests::backends::dump;
 use glass_profiler_guests::backends::remote::{Launcher, Task, serve};
 use glass_profiler_guests::files::debuginfod::Debuginfod;
 use glass_profiler_guests::files::{FILES, serve_files};
+use glass_profiler_guests::systems::vmcoreinfo;
 
-use crate::console::say;
+use crate::console::{print, say};
+use crate::jail;
 
 /// The name of the command.
 const NAME: &str = "holder";
@@ -43,12 +47,17 @@ pub fn run(arguments: &Args) -> Result<()> {
     let socket = || std::io::stdin().as_fd().try_clone_to_owned().context("cannot use standard input");
     let was_sampled = match Task::of_arguments(&arguments.task) {
         Some(task) => serve(socket()?, &task)?,
+        None if arguments.task == [dump::SEARCH] => return search(socket()?),
+        None if let Some(task) = dump::Task::of_arguments(&arguments.task) => {
+            let file = std::io::stdout().as_fd().try_clone_to_owned().context("cannot use standard output")?;
+            return Ok(dump::serve(socket()?, file, &task)?);
+        }
         None if arguments.task == [FILES] => {
             serve_files(socket()?, Debuginfod::from_environment(|text| say!("glass: {text}")))?;
             // A recording that was begun is not empty.
             false
         }
-        None => bail!("glass starts this command by itself: use glass record or glass top"),
+        None => bail!("glass starts this command by itself: use glass record, glass dump or glass top"),
     };
     if let Some(path) = arguments.new_file.as_ref().filter(|_| !was_sampled)
         && fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0)
@@ -56,4 +65,15 @@ pub fn run(arguments: &Args) -> Result<()> {
         fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))?;
     }
     Ok(())
+}
+
+/// Searches a dump, in the jail, and prints where it has `VMCOREINFO`.
+fn search(file: OwnedFd) -> Result<()> {
+    jail::enter_and_say();
+    match vmcoreinfo::find_in(&File::from(file), 0)? {
+        Some(found) => {
+            print(&format!("{} {} {}\n", found.range.start, found.range.end - found.range.start, found.release))
+        }
+        None => Ok(()),
+    }
 }

@@ -8,6 +8,7 @@ mod completions;
 mod console;
 mod diff;
 mod disk;
+mod dump;
 mod export;
 mod files;
 mod holder;
@@ -50,6 +51,7 @@ enum Command {
     Tap(tap::Args),
     Ps(ps::Args),
     Record(record::Args),
+    Dump(dump::Args),
     Top(top::Args),
     Trace(trace::Args),
     Tail(tail::Args),
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
         Command::Tap(args) => tap::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Ps(args) => ps::run(args).map(|()| ExitCode::SUCCESS),
         Command::Record(args) => record::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Dump(args) => dump::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::run(args).map(|()| ExitCode::SUCCESS),
         Command::Tail(args) => tail::run(args).map(|()| ExitCode::SUCCESS),
         Command::Trace(args) => trace::run(args).map(|()| ExitCode::SUCCESS),

@@ -23,7 +23,7 @@ pub struct GuestArgs {
     pub name: Option<String>,
 }
 
-fn parse_pid(text: &str) -> Result<u32, String> {
+pub(crate) fn parse_pid(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| "not the number of a process".to_owned())
 }
 
@@ -32,7 +32,7 @@ fn parse_pid(text: &str) -> Result<u32, String> {
 pub struct TargetArgs {
     #[command(flatten)]
     pub guest: GuestArgs,
-    /// Read the guest from a memory dump (QEMU `dump-guest-memory`, `virsh dump --memory-only`): one sample per vCPU. For the
+    /// Read the guest from a memory dump (`glass dump`, QEMU `dump-guest-memory`, `virsh dump --memory-only`): one sample per vCPU. For the
     /// trace in a dump use `glass trace --post-mortem`.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pid", "name", "command", "backend"])]
     pub post_mortem: Option<PathBuf>,

@@ -11,6 +11,7 @@ mod console;
 mod cores;
 mod crash;
 mod disk;
+mod dump;
 mod entropy;
 mod faults;
 mod first_service;

@@ -105,3 +105,35 @@ impl Around {
         Ok(sorted(found))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::budget::Account;
+    use crate::metered::Metered;
+
+    /// An entry that ends in a hole would have the rules of its first half everywhere.
+    #[test]
+    fn an_entry_of_which_a_part_is_missing_is_none() {
+        // One that others share: version 1, "", factors, the return address; then a function's, of 8 bytes of code at 0x1000.
+        let common = [12u32, 0, 0x7801_0001, 0x10];
+        let function = [24u32, 20, 0x1000, 0, 8, 0, 0];
+        let bytes: Arc<[u8]> =
+            common.iter().chain(&function).flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>().into();
+        let starts = |there: Vec<Range<usize>>| {
+            let around = Around { table: Incomplete { bytes: bytes.clone(), there }, places: vec![16] };
+            let slice = gimli::EndianSlice::new(&bytes, gimli::LittleEndian);
+            let mut section = gimli::EhFrame::from(Metered::new(slice, Account::alone()));
+            section.set_address_size(8);
+            let found = around.entries(&section, &gimli::BaseAddresses::default().set_eh_frame(0)).unwrap();
+            found.iter().map(|entry| entry.start).collect::<Vec<_>>()
+        };
+        let whole = starts(std::iter::once(0..bytes.len()).collect());
+        assert_eq!(whole.len(), 1);
+        assert!(starts(std::iter::once(0..40).collect()).is_empty(), "the end is missing");
+        assert!(starts(vec![0..8, 16..44]).is_empty(), "what it shares is not all there");
+        assert_eq!(starts(vec![0..16, 16..44]), whole);
+    }
+}

@@ -38,8 +38,10 @@ const MARKERS_DISTANCE_MAX: u64 = 16 << 20;
 const MARKERS_PROVED: u64 = 5;
 /// What is read at once in the search.
 const CHUNK_BYTES: u64 = 1 << 20;
-/// The most places with the digits that are looked at: an ordinary guest has one or two.
+/// The most places with the digits that are compared with a table: an ordinary guest has one or two.
 const PLACES_MAX: usize = 4096;
+/// The most tables around which others are searched, which takes some milliseconds each.
+const TABLES_MAX: usize = 64;
 
 /// A symbol of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -394,14 +396,13 @@ fn decode(
     Some(found)
 }
 
-/// The symbols of the kernel whose table of tokens has its digits at an address.
-fn kallsyms_at(memory: &dyn Physical, digits: u64) -> Option<Kallsyms> {
-    let tokens = tokens_at(memory, digits)?;
+/// The symbols of the kernel with a table of tokens.
+fn kallsyms_of(memory: &dyn Physical, tokens: &Tokens) -> Option<Kallsyms> {
     let mut window = Window::new(memory);
     let markers = markers_before(&mut window, tokens.at)?;
     let names = names_before(&mut window, markers)?;
-    let offsets = offsets_of(memory, &tokens, names)?;
-    decode(memory, &tokens, markers, names, &offsets)
+    let offsets = offsets_of(memory, tokens, names)?;
+    decode(memory, tokens, markers, names, &offsets)
 }
 
 /// Searches ranges of physical memory for kernels, and passes the symbols of each to `found` until that returns something.
@@ -412,7 +413,7 @@ pub fn search<T>(
 ) -> Option<T> {
     let finder = memchr::memmem::Finder::new(&DIGITS);
     let overlap = DIGITS.len() as u64 - 1;
-    let (mut chunk, mut places) = (vec![0; CHUNK_BYTES as usize], 0);
+    let (mut chunk, mut places, mut tables) = (vec![0; CHUNK_BYTES as usize], 0, 0);
     for range in ranges {
         let mut start = range.start;
         while start < range.end {
@@ -424,7 +425,12 @@ pub fn search<T>(
                     if places > PLACES_MAX {
                         return None;
                     }
-                    if let Some(result) = kallsyms_at(memory, start + place as u64).and_then(&mut found) {
+                    let Some(tokens) = tokens_at(memory, start + place as u64) else { continue };
+                    tables += 1;
+                    if tables > TABLES_MAX {
+                        return None;
+                    }
+                    if let Some(result) = kallsyms_of(memory, &tokens).and_then(&mut found) {
                         return Some(result);
                     }
                 }

@@ -254,14 +254,6 @@ mod tests {
     const FIRST: u64 = 0x100;
     const READ: u64 = 1 << 3;
 
-    struct Shared(Arc<Memory>);
-
-    impl Physical for Shared {
-        fn read(&self, address: u64, into: &mut [u8]) -> bool {
-            self.0.read(address, into)
-        }
-    }
-
     fn description(frame: u64) -> u64 {
         DESCRIPTIONS + frame * 64
     }
@@ -301,13 +293,13 @@ mod tests {
         memory
     }
 
-    fn open(memory: &Arc<Memory>) -> CachedFile<Shared> {
+    fn open(memory: &Arc<Memory>) -> CachedFile<Arc<Memory>> {
         let cache = offsets(false, |btf| PageCache::of(&memory.space(), btf, PAGING, None));
-        CachedFile::new(Shared(memory.clone()), cache, CONTENTS, 200 * PAGE_BYTES)
+        CachedFile::new(memory.clone(), cache, CONTENTS, 200 * PAGE_BYTES)
     }
 
     /// The first word of the page with an index.
-    fn word_of(file: &CachedFile<Shared>, index: u64) -> Option<u64> {
+    fn word_of(file: &CachedFile<Arc<Memory>>, index: u64) -> Option<u64> {
         let mut bytes = [0; 8];
         file.read_at(index * PAGE_BYTES, &mut bytes).then(|| u64::from_le_bytes(bytes))
     }

@@ -194,7 +194,8 @@ impl Offsets {
     #[must_use]
     pub fn part(&self) -> Range<u32> {
         let words = [self.pid, self.tgid, self.comm, self.comm + 8, self.start_time, self.mm];
-        words.iter().fold(u32::MAX..0, |part, at| part.start.min(*at)..part.end.max(at + 8))
+        let (start, end) = words.iter().fold((u32::MAX, 0), |(start, end), at| (start.min(*at), end.max(at + 8)));
+        start..end
     }
 
     /// What identifies a task of which this is the [part](Offsets::part). `None` if it is shorter.

@@ -42,10 +42,10 @@ const HLT: u8 = 0xf4;
 
 /// A piece of RAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Piece {
-    address: u64,
+pub(super) struct Piece {
+    pub(super) address: u64,
     /// How much of it is in the file.
-    bytes: u64,
+    pub(super) bytes: u64,
     /// Where in the file.
     offset: u64,
 }
@@ -122,14 +122,14 @@ pub struct DumpedVm {
 
 /// What a file holds.
 #[derive(Debug)]
-struct Parts {
-    pieces: Vec<Piece>,
-    cores: Vec<CoreState>,
-    warning: Option<String>,
+pub(super) struct Parts {
+    pub(super) pieces: Vec<Piece>,
+    pub(super) cores: Vec<CoreState>,
+    pub(super) warning: Option<String>,
 }
 
 /// Finds RAM and registers in a file of `file_bytes` bytes. The error is what follows the file's name.
-fn parse(file: &ReadCache<File>, file_bytes: u64, start: &[u8]) -> Result<Parts, String> {
+pub(super) fn parse(file: &ReadCache<File>, file_bytes: u64, start: &[u8]) -> Result<Parts, String> {
     if start.starts_with(b"makedumpfile") || start.starts_with(b"KDUMP   ") {
         return Err("is a compressed dump: make one without -z, -l and -s (virsh: --format elf)".to_owned());
     }

@@ -4,6 +4,7 @@
 
 pub(crate) mod access;
 pub mod choose;
+pub mod dump;
 pub mod file;
 pub mod gdbstub;
 mod hosted;

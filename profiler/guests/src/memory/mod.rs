@@ -3,6 +3,7 @@
 //! May use: `sys`, `proc`. Not: what stops a guest, and what runs in it.
 
 mod blocks;
+pub(crate) mod content;
 mod evidence;
 mod layout;
 mod live;

@@ -12,6 +12,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 
 use super::blocks::{self, Block};
+use super::content::next_of_file;
 use super::evidence::{self, InUse};
 use super::layout::{self, FIRST_BLOCKS_MAX, Range, Shape};
 use super::live::ProcessSpace;
@@ -19,8 +20,6 @@ use super::slots::{self, Slot};
 use super::{AddressSpace, Physical};
 use crate::proc::MapsLine;
 use crate::sys::{Map, cannot_shrink};
-use rustix::fs::{SeekFrom, seek};
-use rustix::io::Errno;
 
 /// The most bytes of a VMM's heap that are searched: QEMU's has some 15 MiB.
 const HEAP_BYTES_MAX: u64 = 256 << 20;
@@ -44,6 +43,14 @@ enum Backing {
     File(File, u64),
     /// Read from the VMM's memory.
     Process { space: ProcessSpace, host: u64 },
+}
+
+/// Where a piece is.
+pub(super) enum Place<'a> {
+    /// In a file, from this offset on.
+    File(&'a File, u64),
+    /// In the memory of a process, from this address on.
+    Process(u32, u64),
 }
 
 /// A range of physical addresses and its offset in a backing.
@@ -210,7 +217,9 @@ impl Ram {
                     (file, start + piece.offset)
                 }
                 // The memory of a process.
-                Backing::File(..) | Backing::Process { .. } => return vec![piece.address..piece.address + piece.bytes],
+                Backing::File(..) | Backing::Process { .. } => {
+                    return std::iter::once(piece.address..piece.address + piece.bytes).collect::<Vec<_>>();
+                }
             };
             let data = data_of(file, start..start + piece.bytes);
             data.into_iter()
@@ -218,6 +227,23 @@ impl Ram {
                 .collect()
         };
         self.pieces.iter().flat_map(of_piece).collect()
+    }
+
+    /// All ranges of physical addresses that it has, by address.
+    pub fn addresses(&self) -> impl Iterator<Item = std::ops::Range<u64>> {
+        self.pieces.iter().map(|piece| piece.address..piece.address + piece.bytes)
+    }
+
+    /// The same with where each is, to be copied whole.
+    pub(super) fn places(&self) -> impl Iterator<Item = (std::ops::Range<u64>, Place<'_>)> {
+        self.pieces.iter().map(|piece| {
+            let place = match &*self.backings[piece.backing] {
+                Backing::Mapped(_, file) => Place::File(file, piece.offset),
+                Backing::File(file, start) => Place::File(file, start + piece.offset),
+                Backing::Process { space, host } => Place::Process(space.pid, host + piece.offset),
+            };
+            (piece.address..piece.address + piece.bytes, place)
+        })
     }
 
     /// Whether it is a file that the VMM shares; otherwise it is read from the VMM's memory, which takes longer.
@@ -236,26 +262,13 @@ fn data_of(file: &File, range: std::ops::Range<u64>) -> Vec<std::ops::Range<u64>
     /// A file may have any number of holes.
     const PARTS_MAX: usize = 1 << 16;
     let (mut parts, mut at) = (Vec::new(), range.start);
-    while at < range.end {
-        let rest = at..range.end;
+    while let Some(part) = next_of_file(file, at..range.end) {
+        at = part.end;
+        parts.push(part);
         if parts.len() == PARTS_MAX {
-            parts.push(rest);
+            parts.push(at..range.end);
             break;
         }
-        let start = match seek(file, SeekFrom::Data(at)) {
-            Ok(start) => start,
-            Err(Errno::NXIO) => break,
-            Err(_) => {
-                parts.push(rest);
-                break;
-            }
-        };
-        let end = seek(file, SeekFrom::Hole(start)).unwrap_or(range.end).min(range.end);
-        if start >= end {
-            break;
-        }
-        parts.push(start..end);
-        at = end;
     }
     parts
 }

@@ -61,8 +61,17 @@ impl Timers {
 /// Keeps this process from staying stopped, as long as it lives: it is resumed after some 30 ms. Signals that end or stop a job do
 /// nothing to it: it ends when what it waits for does.
 pub(crate) fn stay_awake() -> io::Result<()> {
-    const IGNORED: [libc::c_int; 7] =
-        [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+    const IGNORED: [libc::c_int; 8] = [
+        libc::SIGINT,
+        libc::SIGTERM,
+        libc::SIGHUP,
+        libc::SIGPIPE,
+        libc::SIGTSTP,
+        libc::SIGTTIN,
+        libc::SIGTTOU,
+        // A limit of file sizes is then an error like a full disk.
+        libc::SIGXFSZ,
+    ];
     for signal in IGNORED {
         // SAFETY: ignoring a signal runs no code of ours.
         unsafe { libc::signal(signal, libc::SIG_IGN) };

@@ -12,3 +12,4 @@ pub(crate) mod plan;
 mod relocated;
 pub(crate) mod stack;
 pub(crate) mod symbols;
+pub mod vmcoreinfo;

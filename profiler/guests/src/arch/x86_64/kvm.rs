@@ -5,6 +5,7 @@ use glass_profiler_core::arch::x86_64::mode::{CR0_PROTECTION, CodeSegment};
 use glass_profiler_core::arch::x86_64::paging::Paging;
 
 use super::CoreState;
+use super::all::{AllRegisters, Segment};
 
 // Offsets in bytes. They are the kernel's interface to programs and never change.
 pub(crate) const EXIT_REASON: usize = 8;
@@ -24,6 +25,10 @@ const SYSTEM_BYTES: usize = 312;
 /// The order of `struct kvm_regs`, as DWARF numbers: rax, rbx, rcx, rdx, rsi, rdi, rsp, rbp, r8 to r15.
 pub(crate) const ORDER: [usize; 16] = [0, 3, 2, 1, 4, 5, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15];
 const RIP: usize = GENERAL + 16 * 8;
+const RFLAGS: usize = GENERAL + 17 * 8;
+/// The bytes of `struct kvm_segment` and `struct kvm_dtable`.
+const SEGMENT_BYTES: usize = 24;
+const TABLE_BYTES: usize = 16;
 /// Segments begin with their base.
 const CS_BASE: usize = SYSTEM;
 const CS_SELECTOR: usize = SYSTEM + 12;
@@ -55,6 +60,51 @@ pub(crate) fn parse(bytes: &[u8; END]) -> CoreState {
     let level = if paging.cr0 & CR0_PROTECTION == 0 { 0 } else { bytes[CS_SELECTOR] & 3 };
     let state = CoreState::new(registers, paging, code, level).in_segments(word(CS_BASE), word(SS_BASE));
     CoreState { interrupt_table: Some(word(IDT_BASE)), ..state }
+}
+
+/// All registers of the page.
+pub(crate) fn parse_all(bytes: &[u8; END]) -> AllRegisters {
+    let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|index| bytes[at + index]));
+    let segment = |index: usize| {
+        let at = SYSTEM + index * SEGMENT_BYTES;
+        let bit = |offset: usize, place: u32| u32::from(bytes[at + offset] & 1) << place;
+        // `type`, `present`, `dpl`, `db`, `s`, `l`, `g`, `avl`, as a descriptor has them.
+        let (kind, level) = (u32::from(bytes[at + 14] & 15) << 8, u32::from(bytes[at + 16] & 3) << 13);
+        let flags = kind | bit(18, 12) | level | bit(15, 15) | bit(21, 20) | bit(19, 21) | bit(17, 22) | bit(20, 23);
+        Segment {
+            base: word(at),
+            limit: word(at + 8) as u32,
+            selector: u16::from_le_bytes([bytes[at + 12], bytes[at + 13]]),
+            flags,
+        }
+    };
+    let table = |index: usize| {
+        let at = SYSTEM + 8 * SEGMENT_BYTES + index * TABLE_BYTES;
+        Segment { base: word(at), limit: word(at + 8) as u32 & 0xffff, ..Segment::default() }
+    };
+    let mut general = [0; ORDER.len()];
+    for (index, number) in ORDER.into_iter().enumerate() {
+        general[number] = word(GENERAL + index * 8);
+    }
+    let [cs, ds, es, fs, gs, ss, tr, ldt] = std::array::from_fn(segment);
+    AllRegisters {
+        general,
+        rip: word(RIP),
+        rflags: word(RFLAGS),
+        cs,
+        ds,
+        es,
+        fs,
+        gs,
+        ss,
+        ldt,
+        tr,
+        gdt: table(0),
+        idt: table(1),
+        control: [word(CR0), 0, word(CR0 + 8), word(CR3), word(CR4)],
+        // A register that KVM does not share.
+        kernel_gs_base: 0,
+    }
 }
 
 #[cfg(test)]
@@ -103,5 +153,24 @@ mod tests {
         assert_eq!((core.width, core.is_privileged, core.is_at_reset), (Width::Bits16, true, true));
         bytes[432] = 0;
         assert!(!parse(&bytes).is_at_reset);
+    }
+    #[test]
+    fn all_registers_are_as_a_dump_has_them() {
+        let bytes: [u8; END] = std::array::from_fn(|at| (at % 251) as u8);
+        let all = parse_all(&bytes);
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|index| bytes[at + index]));
+        assert_eq!((all.general[7], all.rip, all.rflags), (word(304 + 6 * 8), word(432), word(440)));
+        assert_eq!((all.es.base, all.tr.base, all.ldt.base), (word(448 + 48), word(448 + 144), word(448 + 168)));
+        assert_eq!((all.gdt.base, all.idt.base), (word(640), word(656)));
+        assert_eq!(all.control, [word(672), 0, word(680), word(688), word(696)]);
+        // Code of 64 bits in a kernel: type 11, present, s, l, g.
+        let mut bytes = [0; END];
+        let at = 448;
+        (bytes[at + 12], bytes[at + 14], bytes[at + 15], bytes[at + 18], bytes[at + 19], bytes[at + 20]) =
+            (0x10, 11, 1, 1, 1, 1);
+        let all = parse_all(&bytes);
+        assert_eq!((all.cs.selector, all.cs.flags), (0x10, 0x00a0_9b00));
+        let core = super::super::note::parse_state(&all.state()).unwrap();
+        assert_eq!(core.registers, parse(&bytes).registers);
     }
 }

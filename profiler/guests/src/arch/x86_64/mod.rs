@@ -1,5 +1,6 @@
 //! x86-64.
 
+pub(crate) mod all;
 pub(crate) mod gates;
 pub(crate) mod gdb;
 pub(crate) mod kvm;

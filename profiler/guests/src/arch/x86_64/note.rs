@@ -9,6 +9,7 @@
 //! | 144 | 8 | rflags |
 //! | 152 | 10 x 24 | segments: cs, ds, es, fs, gs, ss, ldt, tr, gdt, idt; selector, limit and flags (the descriptor's upper half) of 4 bytes, 4 of nothing, a base of 8 bytes |
 //! | 392 | 5 x 8 | cr0 to cr4 |
+//! | 432 | 8 | what `swapgs` exchanges with the base of gs |
 
 use glass_profiler_core::arch::x86_64::Registers;
 use glass_profiler_core::arch::x86_64::mode::{CR0_PROTECTION, CodeSegment};
@@ -47,7 +48,8 @@ pub(crate) fn parse_state(bytes: &[u8]) -> Option<CoreState> {
     let level = if paging.cr0 & CR0_PROTECTION == 0 { 0 } else { (selector & 3) as u8 };
     let state = CoreState::new(registers, paging, code, level);
     let state = state.in_segments(word(CODE_SEGMENT + 16)?, word(STACK_SEGMENT + 16)?);
-    Some(CoreState { interrupt_table: Some(word(INTERRUPT_TABLE + 16)?), ..state })
+    // A dump of ours has none if a gdbstub has given the registers.
+    Some(CoreState { interrupt_table: Some(word(INTERRUPT_TABLE + 16)?).filter(|table| *table != 0), ..state })
 }
 
 #[cfg(test)]

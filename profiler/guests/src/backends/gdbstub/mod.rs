@@ -21,6 +21,7 @@ mod model;
 mod stub;
 mod switch;
 mod turn;
+mod whole;
 
 use std::io;
 use std::path::Path;
@@ -49,6 +50,9 @@ use connection::Connection;
 use freeze::Freezer;
 use stub::{Hold, Stub};
 use switch::{Found, Switch};
+
+/// The registers of a core as they were sent, and whether it is halted.
+type Digits = (Vec<u8>, bool);
 
 /// A VM that is attached to.
 pub struct QemuVm {
@@ -211,6 +215,14 @@ impl QemuVm {
 
     /// Holds the VM, until [`Stub::go`]; the states of these cores, and whether each is halted. None if it has ended.
     fn hold(&mut self, indices: &[usize]) -> Result<(Hold, Vec<(CoreState, bool)>), GuestError> {
+        let (hold, cores) = self.hold_digits(indices)?;
+        let state = |digits: &[u8]| self.layout.registers(digits).ok_or_else(|| protocol("sent too few registers"));
+        let cores = cores.iter().map(|(digits, is_halted)| Ok((state(digits)?, *is_halted)));
+        Ok((hold, cores.collect::<Result<_, GuestError>>()?))
+    }
+
+    /// The same with the registers as they were sent.
+    fn hold_digits(&mut self, indices: &[usize]) -> Result<(Hold, Vec<Digits>), GuestError> {
         let mut commands = Vec::with_capacity(3 * indices.len());
         for index in indices {
             let thread = &self.threads[*index];
@@ -226,8 +238,7 @@ impl QemuVm {
             if selected != b"OK" {
                 return Err(protocol("does not accept a vCPU that it listed"));
             }
-            let state = self.layout.registers(registers).ok_or_else(|| protocol("sent too few registers"))?;
-            cores.push((state, is_halted(info)));
+            cores.push((registers.clone(), is_halted(info)));
         }
         if cores.len() < indices.len() {
             return Err(protocol("did not answer for each vCPU"));

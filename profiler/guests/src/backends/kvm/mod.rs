@@ -25,6 +25,7 @@ mod threads;
 mod vcpu;
 pub(crate) mod vmm;
 mod waiting;
+mod whole;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

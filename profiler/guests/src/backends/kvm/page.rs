@@ -5,7 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use crate::arch::x86_64::CoreState;
-use crate::arch::x86_64::kvm::{END, EXIT_HALT, EXIT_REASON, FLAGS, NESTED, VALID_REGISTERS, parse};
+use crate::arch::x86_64::all::AllRegisters;
+use crate::arch::x86_64::kvm::{END, EXIT_HALT, EXIT_REASON, FLAGS, NESTED, VALID_REGISTERS, parse, parse_all};
 use crate::sys::Map;
 
 /// `KVM_SYNC_X86_REGS | KVM_SYNC_X86_SREGS`.
@@ -30,10 +31,19 @@ impl RunPage {
 
     /// The registers at the last return of `KVM_RUN`.
     pub(super) fn registers(&self) -> CoreState {
+        parse(&self.content())
+    }
+
+    /// The same with those that only a dump holds.
+    pub(super) fn all_registers(&self) -> AllRegisters {
+        parse_all(&self.content())
+    }
+
+    fn content(&self) -> [u8; END] {
         let mut bytes = [0; END];
         let copied = self.map.read(0, &mut bytes);
         debug_assert!(copied, "the page is longer");
-        parse(&bytes)
+        bytes
     }
 
     /// Whether `KVM_RUN` has returned because the guest halts: the VMM has its APIC.

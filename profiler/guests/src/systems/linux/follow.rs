@@ -45,7 +45,7 @@ impl Known {
     fn of(in_ram: InRam, numbered: Numbered, outside: Outside) -> Known {
         match in_ram.processes(numbered, outside) {
             Ok(processes) => Known::Processes(Box::new(processes)),
-            Err(kernel) => Known::Kernel(Box::new(kernel), numbered),
+            Err(kernel) => Known::Kernel(kernel, numbered),
         }
     }
 

@@ -118,10 +118,10 @@ impl InRam {
     }
 
     /// Its processes, to be found as samples name them; the kernel alone if it does not describe its types.
-    pub(super) fn processes(self, numbered: Numbered, outside: Outside) -> Result<Processes, Kernel> {
+    pub(super) fn processes(self, numbered: Numbered, outside: Outside) -> Result<Processes, Box<Kernel>> {
         match self.types {
             Some(types) => Ok(Processes::new(self.memory, self.kernel, types, (numbered, outside))),
-            None => Err(self.kernel),
+            None => Err(Box::new(self.kernel)),
         }
     }
 
