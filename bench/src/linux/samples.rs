@@ -298,7 +298,12 @@ fn judge(parts: &[Part<'_>], tid: u32, pid: u32, truth: &Truth) -> Vec<(bool, &'
                         verdict.push((of_programs.iter().all(|image| *image == own), "code of another program"));
                     }
                 }
-                verdict.push((tid != 0, "code of a process on the idle task"));
+                let is_process = listed.map_or(tid != 0, |process| !process.maps.is_empty());
+                verdict.push((is_process, "code of a process in a thread of the kernel"));
+                if let Some(listed) = listed.filter(|_| part.is_nameless()) {
+                    let is_own = listed.maps.iter().any(|line| (line.start..line.end).contains(&part.address));
+                    verdict.push((is_own, "an address that its process has not"));
+                }
             }
             Mode::Kernel if has(part, &OF_IDLE) => verdict.push((tid == 0, "the idle loop of another task")),
             Mode::Kernel if has(part, &OF_PROCESS) => {
