@@ -14,6 +14,8 @@ use std::collections::{BTreeMap, HashSet};
 const COLLECTS: &str = "collect";
 /// The page that the kernel shows in each process and has in none.
 const GATE: &str = "[vsyscall]";
+/// The longest name of a task.
+const NAME_BYTES: usize = 15;
 /// Differences that are kept.
 const DIFFERENCES_MAX: usize = 5;
 const PAGE_BYTES: u64 = 4096;
@@ -101,9 +103,10 @@ fn names(part: &mut Part, kernel: &Kernel, truth: &Truth) {
     }
 }
 
-/// Whether a thread has this name: to that of a worker, `/proc` adds what it works at.
-fn is_name(found: &str, expected: &Task) -> bool {
-    found == expected.name || found.starts_with("kworker/") && expected.name.starts_with(found)
+/// Whether a thread has this name: of the kernel's own, `/proc` has some that do not fit into a `comm`, and adds what a worker works at.
+pub(super) fn is_name(found: &str, expected: &Task) -> bool {
+    let is_part = found.starts_with("kworker/") || found.len() == NAME_BYTES;
+    found == expected.name || is_part && expected.name.starts_with(found)
 }
 
 /// A mapping as a line; without the name that the kernel gives to one without a file.

@@ -27,9 +27,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How long each guest is recorded.
-const SECONDS: u64 = 60;
-const SECONDS_SHORT: u64 = 5;
+/// How long a recording may be, and is at least. In a short run it is that of the least.
+const SECONDS: std::ops::RangeInclusive<u64> = 5..=300;
+/// Recordings of each guest.
+const RECORDINGS: u32 = 2;
+/// What a guest takes beside its recordings: it boots, starts programs and writes the truth down.
+const BOOT: Duration = Duration::from_secs(40);
 const RATE: &str = "99";
 /// What a recording may take beside its length, on a loaded machine.
 const AROUND: Duration = Duration::from_secs(120);
@@ -48,8 +51,9 @@ pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
     let mut all = Seen::default();
     for (index, release) in releases.iter().enumerate() {
         run.done(index, releases.len());
+        let seconds = seconds(run.part(index, releases.len()).time_left());
         match Parts::get(*release) {
-            Ok(parts) => all.add(one(outcome, run, &parts)?),
+            Ok(parts) => all.add(one(outcome, run, &parts, run.size(seconds, *SECONDS.start()))?),
             Err(reason) => {
                 let reason = format!("{reason:#}");
                 outcome.note(format!("no Linux {release}: {}", reason.lines().next().unwrap_or_default()));
@@ -67,10 +71,14 @@ pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
     );
     all.most_broken(SHOWN).into_iter().for_each(|line| outcome.note(line));
     outcome.note(format!(
-        "linux: `glass record --pid QEMU --rate {RATE}` for {} s of an emulated guest with two vCPUs that compute all the time; find_ms: the search in RAM while the guest runs, beside one pass over the same RAM; a user stack is whole if it ends where a thread starts",
-        run.size(SECONDS, SECONDS_SHORT)
+        "linux: `glass record --pid QEMU --rate {RATE}` of an emulated guest with two vCPUs that compute all the time; find_ms: the search in RAM while the guest runs, beside one pass over the same RAM; a user stack is whole if it ends where a thread starts; a longer measurement (--minutes) has more samples"
     ));
     Ok(())
+}
+
+/// The length of each recording of a guest that has this time.
+fn seconds(time: Duration) -> u64 {
+    (time.saturating_sub(BOOT) / RECORDINGS).as_secs().clamp(*SECONDS.start(), *SECONDS.end())
 }
 
 fn single(name: &str, unit: &str, value: f64) -> Option<Figure> {
@@ -88,19 +96,19 @@ fn name(release: Release) -> &'static str {
 }
 
 /// Measures with the guest of one release.
-fn one(outcome: &mut Outcome, run: &Run, parts: &Parts) -> Result<Seen> {
+fn one(outcome: &mut Outcome, run: &Run, parts: &Parts, seconds: u64) -> Result<Seen> {
     let release = parts.kernel.release;
     let mut guest = Guest::boot(parts, &Settings::new(release))?;
     guest.start_programs()?;
     let figure = |what: &str, unit: &str, value: f64| single(&format!("linux.{}.{what}", name(release)), unit, value);
     let ram = Ram::of(guest.pid())?;
     let found = find(outcome, run, release, &ram)?;
-    let recording = record(outcome, run, &guest, &figure, None)?;
+    let recording = record(outcome, seconds, &guest, &figure, None)?;
     // The files of its root are given too: what that adds is what the guest has not in memory.
     let root = parts.root.files.as_path();
     let with_root = match run.is_short() {
         true => None,
-        false => Some(record(outcome, run, &guest, &|_, _, _| None, Some(root))?),
+        false => Some(record(outcome, seconds, &guest, &|_, _, _| None, Some(root))?),
     };
     let truth = guest.collect()?;
     let equal = equal::compare(&ram, &found, &truth)?;
@@ -108,7 +116,7 @@ fn one(outcome: &mut Outcome, run: &Run, parts: &Parts) -> Result<Seen> {
         outcome.add(figure(&format!("{what}_equal_percent"), "%", percent(equal, all)));
         differences.iter().for_each(|line| outcome.note(format!("  {release}, {what}: {line}")));
     }
-    let seen = Seen::of(release, &recording.profile, &truth);
+    let seen = Seen::of(release, &recording, &truth);
     let samples = [
         ("user_stacks_whole_percent", percent(seen.whole, seen.with_user)),
         ("nameless_user_percent", percent(seen.nameless, seen.with_user)),
@@ -125,7 +133,7 @@ fn one(outcome: &mut Outcome, run: &Run, parts: &Parts) -> Result<Seen> {
     seen.programs().into_iter().chain(seen.wrong()).for_each(|line| outcome.note(format!("  {line}")));
     recording.profile.warnings.iter().for_each(|warning| outcome.note(format!("  {release}, warning: {warning}")));
     if let Some(with_root) = with_root {
-        let seen = Seen::of(release, &with_root.profile, &truth);
+        let seen = Seen::of(release, &with_root, &truth);
         outcome.add(figure("with_root.user_stacks_whole_percent", "%", percent(seen.whole, seen.with_user)));
         outcome.note(format!("{} with the files of its root: {}", parts.kernel.version, seen.summary()));
         seen.programs().into_iter().for_each(|line| outcome.note(format!("  {line}")));
@@ -158,12 +166,11 @@ fn find(outcome: &mut Outcome, run: &Run, release: Release, ram: &Ram) -> Result
 /// Records as a user does, and counts how often the guest was stopped for other things than samples. `root` has the files of its root.
 fn record(
     outcome: &mut Outcome,
-    run: &Run,
+    seconds: u64,
     guest: &Guest,
     figure: &dyn Fn(&str, &str, f64) -> Option<Figure>,
     root: Option<&Path>,
 ) -> Result<recording::Recording> {
-    let seconds = run.size(SECONDS, SECONDS_SHORT);
     let file = guest.folder().file("bench.glass");
     let stops = Stops::count(&guest.folder().file("lab-qmp"))?;
     let mut command = Command::new(programs::built("glass").context("glass is not built")?);
@@ -180,9 +187,27 @@ fn record(
     let recording = recording::open(&std::fs::read(&file)?, &mut NoFiles)?;
     ensure!(!recording.profile.samples.is_empty(), "glass record took no sample: {}", process.output());
     let for_samples = samples::stops(&recording.profile);
-    outcome.add(figure("attach_stops", "stops", stops.saturating_sub(for_samples) as f64));
-    outcome.note(format!("the guest was stopped {stops} times, {for_samples} times of these for samples"));
+    let sampled_ns = recording.profile.origin.start_unix_ns;
+    let attach = stops.iter().filter(|time| **time < sampled_ns).count();
+    outcome.add(figure("attach_stops", "stops", attach as f64));
+    let others = (stops.len() - attach).saturating_sub(for_samples);
+    outcome.add(figure("stops_without_sample", "stops", others as f64));
+    let all = stops.len();
+    outcome.note(format!(
+        "the guest was stopped {all} times: {attach} to attach, {for_samples} for samples that were kept"
+    ));
     // The monitor is free again.
     Qmp::connect(&guest.folder().file("lab-qmp"))?;
     Ok(recording)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recordings_fit_into_the_time() {
+        assert_eq!(seconds(Duration::from_secs(150)), 55);
+        assert_eq!((seconds(Duration::ZERO), seconds(Duration::from_secs(100_000))), (5, 300));
+    }
 }

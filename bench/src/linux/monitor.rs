@@ -1,4 +1,4 @@
-//! How often a guest is stopped, by the events of its QEMU.
+//! When a guest is stopped, by the events of its QEMU.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 /// Counts stops until [`end`](Stops::end).
 pub(super) struct Stops {
     stream: UnixStream,
-    counter: JoinHandle<usize>,
+    counter: JoinHandle<Vec<u64>>,
 }
 
 impl Stops {
@@ -22,20 +22,25 @@ impl Stops {
         let mut lines = BufReader::new(stream.try_clone()?).lines();
         let is_ready = |line: &str| line.contains("\"return\"");
         ensure!(lines.by_ref().map_while(Result::ok).any(|line| is_ready(&line)), "QEMU has closed the monitor");
-        let counter = std::thread::spawn(move || lines.map_while(Result::ok).filter(|line| is_stop(line)).count());
+        let times = move || lines.map_while(Result::ok).filter_map(|line| time_of_stop(&line)).collect();
+        let counter = std::thread::spawn(times);
         Ok(Stops { stream, counter })
     }
 
-    /// How many there were.
-    pub(super) fn end(self) -> Result<usize> {
+    /// Their times in nanoseconds since 1970.
+    pub(super) fn end(self) -> Result<Vec<u64>> {
         // What is on its way has arrived when this is answered, and then the connection ends.
         self.stream.shutdown(Shutdown::Both)?;
         self.counter.join().ok().context("counting failed")
     }
 }
 
-fn is_stop(line: &str) -> bool {
-    serde_json::from_str::<Value>(line).is_ok_and(|message| message["event"] == "STOP")
+/// The time of a stop, if a message is one.
+fn time_of_stop(line: &str) -> Option<u64> {
+    let message: Value = serde_json::from_str(line).ok()?;
+    let time = |unit: &str| message["timestamp"][unit].as_u64();
+    let is_stop = message["event"] == "STOP";
+    is_stop.then(|| Some(time("seconds")? * 1_000_000_000 + time("microseconds")? * 1000))?
 }
 
 #[cfg(test)]
@@ -44,7 +49,9 @@ mod tests {
 
     #[test]
     fn only_stops_are_counted() {
-        assert!(is_stop("{\"timestamp\": {\"seconds\": 1}, \"event\": \"STOP\"}\r"));
-        assert!(!is_stop("{\"event\": \"RESUME\"}") && !is_stop("{\"return\": {\"x\": \"STOP\"}}") && !is_stop("STOP"));
+        let stop = "{\"timestamp\": {\"seconds\": 2, \"microseconds\": 5}, \"event\": \"STOP\"}\r";
+        assert_eq!(time_of_stop(stop), Some(2_000_005_000));
+        assert_eq!(time_of_stop(&stop.replace("STOP", "RESUME")), None);
+        assert_eq!([time_of_stop("{\"return\": {\"x\": \"STOP\"}}"), time_of_stop("STOP")], [None; 2]);
     }
 }

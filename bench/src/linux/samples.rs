@@ -1,16 +1,28 @@
 //! What is right in the samples of a recording of a Linux guest, and what is not.
 
+use super::equal::is_name;
 use glass_profiler_core::guest::Mode;
 use glass_profiler_core::model::{Frame, Profile, Sample, StackEnd};
+use glass_profiler_core::recording::Recording;
 use glass_tests::linux_guest::Release;
 use glass_tests::linux_guest::truth::{Process, Truth};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Stands for code of a process of which no file is known.
 const NAMELESS: &str = "[guest user space]";
-/// Functions with which threads start, by which a whole stack is recognized. One without a name is taken for one.
-const STARTS: [&str; 8] =
-    ["_start", "_start_c", "clone", "__clone", "clone3", "__clone3", "_dl_start_user", "_dl_runtime_resolve"];
+/// Functions with which threads start, by which a whole stack is recognized: those that the kernel starts, and those of libraries behind which
+/// there is no more of the program. One without a name is taken for one.
+const STARTS: [&str; 9] = [
+    "_start",
+    "_start_c",
+    "clone",
+    "__clone",
+    "clone3",
+    "__clone3",
+    "_dl_start_user",
+    "start_thread",
+    "libc_start_main_stage2",
+];
 /// Functions of the kernel that show whose stack it is: that of the idle task, of a thread of the kernel, of a process.
 const OF_IDLE: [&str; 2] = ["do_idle", "cpu_startup_entry"];
 const OF_KERNEL_THREAD: [&str; 1] = ["kthread"];
@@ -65,25 +77,35 @@ struct Part<'a> {
     mode: Mode,
     end: StackEnd,
     frames: Vec<&'a Frame>,
+    /// The address of the innermost one.
+    address: u64,
 }
 
 /// The parts of a sample's stack, innermost first.
-fn parts<'a>(profile: &'a Profile, sample: &Sample) -> Vec<Part<'a>> {
+fn parts<'a>(recording: &'a Recording, sample: &Sample) -> Vec<Part<'a>> {
+    let profile = &recording.profile;
     let Some(stack) = profile.stacks.get(sample.stack as usize) else { return Vec::new() };
-    let mut frames = stack.frames.iter().rev().filter_map(|frame| profile.frames.get(*frame as usize));
+    let mut frames = stack.frames.iter().rev().filter_map(|frame| recording.frame(*frame)).peekable();
     let segments = sample.segments.and_then(|segments| profile.segments.get(segments as usize));
     let Some(segments) = segments else {
-        return vec![Part { mode: sample.mode, end: stack.end, frames: frames.collect() }];
+        let address = frames.peek().map_or(0, |(_, place)| place.address);
+        return vec![Part {
+            mode: sample.mode,
+            end: stack.end,
+            frames: frames.map(|(frame, _)| frame).collect(),
+            address,
+        }];
     };
     let part = |segment: &glass_profiler_core::model::SegmentOf| {
         // The functions that were inlined at an address precede the one that has it.
         let (mut left, mut found) = (segment.addresses, Vec::new());
+        let address = frames.peek().map_or(0, |(_, place)| place.address);
         while left > 0 {
-            let Some(frame) = frames.next() else { break };
+            let Some((frame, _)) = frames.next() else { break };
             left -= u32::from(!frame.inlined);
             found.push(frame);
         }
-        Part { mode: segment.mode, end: segment.end, frames: found }
+        Part { mode: segment.mode, end: segment.end, frames: found, address }
     };
     segments.iter().map(part).collect()
 }
@@ -124,6 +146,9 @@ impl Part<'_> {
     fn shown(&self) -> String {
         let names: Vec<String> =
             self.frames.iter().map(|frame| format!("{} ({})", frame.function, file_name(&frame.image))).collect();
+        if self.is_nameless() {
+            return format!("{:#x}", self.address);
+        }
         if names.len() <= FRAMES_SHOWN {
             return names.join(" < ");
         }
@@ -133,11 +158,11 @@ impl Part<'_> {
 }
 
 impl Seen {
-    /// Judges the samples of a recording by what the guest says of its processes afterwards.
-    pub(super) fn of(release: Release, profile: &Profile, truth: &Truth) -> Seen {
-        let mut seen = Seen::default();
+    /// Judges the samples of a recording by the processes that the guest lists afterwards.
+    pub(super) fn of(release: Release, recording: &Recording, truth: &Truth) -> Seen {
+        let (mut seen, profile) = (Seen::default(), &recording.profile);
         for sample in &profile.samples {
-            let parts = parts(profile, sample);
+            let parts = parts(recording, sample);
             if parts.is_empty() || parts.iter().all(|part| part.frames.is_empty()) {
                 continue;
             }
@@ -154,8 +179,8 @@ impl Seen {
                 continue;
             };
             let mut verdict = judge(&parts, thread.tid, process.pid, truth);
-            let name = truth.tasks.get(&thread.tid).filter(|task| !task.name.starts_with("kworker/"));
-            verdict.extend(name.map(|task| (task.name == thread.name, "the name of another thread")));
+            let name = truth.tasks.get(&thread.tid);
+            verdict.extend(name.map(|task| (is_name(&thread.name, task), "the name of another thread")));
             let wrong = verdict.iter().find(|(is_right, _)| !is_right);
             if let Some((_, what)) = wrong {
                 let of = format!("{what}: {} {} of {}: {}", thread.tid, thread.name, process.pid, parts[0].shown());
@@ -191,7 +216,8 @@ impl Seen {
             let kind = self.broken.entry((whose.to_owned(), fault, last)).or_default();
             kind.count += 1;
             kind.releases.insert(release);
-            kind.example = part.shown();
+            // What the kernel does there may be why.
+            kind.example = parts.iter().map(Part::shown).collect::<Vec<_>>().join(" | ");
         }
     }
 
@@ -272,7 +298,12 @@ fn judge(parts: &[Part<'_>], tid: u32, pid: u32, truth: &Truth) -> Vec<(bool, &'
                         verdict.push((of_programs.iter().all(|image| *image == own), "code of another program"));
                     }
                 }
-                verdict.push((tid != 0, "code of a process on the idle task"));
+                let is_process = listed.map_or(tid != 0, |process| !process.maps.is_empty());
+                verdict.push((is_process, "code of a process in a thread of the kernel"));
+                if let Some(listed) = listed.filter(|_| part.is_nameless()) {
+                    let is_own = listed.maps.iter().any(|line| (line.start..line.end).contains(&part.address));
+                    verdict.push((is_own, "an address that its process has not"));
+                }
             }
             Mode::Kernel if has(part, &OF_IDLE) => verdict.push((tid == 0, "the idle loop of another task")),
             Mode::Kernel if has(part, &OF_PROCESS) => {
@@ -287,4 +318,109 @@ fn judge(parts: &[Part<'_>], tid: u32, pid: u32, truth: &Truth) -> Vec<(bool, &'
         }
     }
     verdict
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glass_profiler_core::guest::{ProcessId, Thread, ThreadId};
+    use glass_profiler_core::model::{SegmentOf, Stack};
+    use glass_tests::linux_guest::truth::MapsLine;
+
+    fn frame(function: &str, image: &str, inlined: bool) -> Frame {
+        Frame { function: function.to_owned(), image: image.to_owned(), inlined, ..Frame::default() }
+    }
+
+    fn listed(program: Option<&str>) -> Process {
+        let line = MapsLine {
+            start: 0,
+            end: 1,
+            rights: String::new(),
+            offset: 0,
+            device: (0, 0),
+            inode: 0,
+            path: String::new(),
+        };
+        Process {
+            maps: program.map(|_| line).into_iter().collect(),
+            control_group: String::new(),
+            command_line: Vec::new(),
+            program: program.map(str::to_owned),
+        }
+    }
+
+    fn truth() -> Truth {
+        let processes = [(2, listed(None)), (7, listed(Some("/app/seven"))), (8, listed(Some("/app/eight")))];
+        Truth {
+            kallsyms: Vec::new(),
+            modules: Vec::new(),
+            tasks: BTreeMap::new(),
+            processes: processes.into(),
+            blocked: Vec::new(),
+            uname: String::new(),
+            banner: String::new(),
+            command_line: String::new(),
+            memory: BTreeMap::new(),
+            physical: Vec::new(),
+        }
+    }
+
+    /// A sample in a system call, of the process with this pid; its frames from the kernel's entry to `_start`.
+    fn recording(pid: u32, frames: Vec<Frame>, ends: [StackEnd; 2]) -> Recording {
+        let stack = Stack { frames: (0..frames.len() as u32).rev().collect(), end: StackEnd::Complete };
+        let segment = |mode, addresses, end| SegmentOf { mode, addresses, end, ..SegmentOf::default() };
+        let process = glass_profiler_core::guest::Process { pid, ..Default::default() };
+        let thread = Thread { id: ThreadId(0), process: ProcessId(0), tid: pid, ..Thread::default() };
+        let profile = Profile {
+            frames,
+            stacks: vec![stack],
+            segments: vec![vec![segment(Mode::Kernel, 1, ends[0]), segment(Mode::User, 2, ends[1])]],
+            samples: vec![Sample { thread: Some(0), segments: Some(0), ..Sample::default() }],
+            processes: vec![process],
+            threads: vec![thread],
+            ..Profile::default()
+        };
+        Recording { profile, ..Recording::default() }
+    }
+
+    fn frames(function: &str, image: &str) -> Vec<Frame> {
+        vec![
+            frame("do_syscall_64", "linux-6.1", false),
+            frame("inlined", image, true),
+            frame("write", image, false),
+            frame(function, image, false),
+        ]
+    }
+
+    #[test]
+    fn a_sample_is_judged_by_its_own_stack() {
+        let whole = [StackEnd::Complete; 2];
+        let of = |of: &Recording| Seen::of(Release::Bookworm61, of, &truth());
+        let seen = of(&recording(7, frames("_start", "/app/seven"), whole));
+        assert_eq!((seen.samples, seen.with_kernel, seen.broken_kernel), (1, 1, 0));
+        assert_eq!((seen.with_user, seen.whole, seen.with_thread, seen.decided, seen.right), (1, 1, 1, 1, 1));
+        assert!(seen.broken.is_empty() && seen.wrong.is_empty());
+        // Of another process, of a thread of the kernel, and of the idle task.
+        for pid in [8, 2, 0] {
+            let seen = of(&recording(pid, frames("_start", "/app/seven"), whole));
+            assert_eq!((seen.decided, seen.right, seen.wrong.len()), (1, 0, 1), "{pid}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_whole_is_counted_by_what_broke_it() {
+        let of = |of: &Recording| Seen::of(Release::Bookworm61, of, &truth());
+        let seen = of(&recording(7, frames("main", "/app/seven"), [StackEnd::NoUnwindInfo, StackEnd::Complete]));
+        assert_eq!((seen.broken_kernel, seen.whole, seen.broken.len()), (1, 0, 2));
+        let mut all = Seen::default();
+        all.add(of(&recording(7, frames("_start", "/app/seven"), [StackEnd::Complete, StackEnd::CopyEnded])));
+        all.add(seen);
+        let lines = all.most_broken(10);
+        assert_eq!(lines.len(), 3);
+        let early = "1 x seven, ends early at main (seven), 6.1: do_syscall_64 (linux-6.1) | \
+            inlined (seven) < write (seven) < main (seven)";
+        assert!(lines.iter().any(|line| line.trim() == early), "{lines:?}");
+        let nameless = of(&recording(7, frames(NAMELESS, NAMELESS), [StackEnd::Complete; 2]));
+        assert_eq!((nameless.nameless, nameless.whole), (1, 0));
+    }
 }

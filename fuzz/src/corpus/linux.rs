@@ -166,7 +166,7 @@ fn process(memory: &mut Memory) {
     memory.words(MM + 72, &[TEXT + TABLES, DIRECT + FILE, 0x7fff_0000]);
     // A leaf: no mapping up to the first, two mappings, none behind.
     let ends = [0x3f_ffff, 0x40_1fff, 0x40_3fff, u64::MAX];
-    memory.words(NODE, &[DIRECT + MM + 8 + 1]);
+    memory.words(NODE, &[DIRECT + MM + 1]);
     memory.words(NODE + 8, &ends);
     memory.words(NODE + 128, &[0, DIRECT + MAPPINGS, DIRECT + MAPPINGS + 0x100, 0]);
     for (index, start) in [0x40_0000, 0x40_2000].into_iter().enumerate() {
@@ -369,6 +369,9 @@ fn symbols(memory: &mut Memory, types_bytes: u64, order: Order) {
         tokens.push(0);
     }
     let from_base: Vec<u32> = symbols.iter().map(|(at, _)| !(*at as u32)).collect();
+    // Zeros in front would be taken for offsets, which are sorted.
+    let others: Vec<u64> = (0..0x1000u64).map(|index| index.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
+    memory.words(SYMBOLS - 8 * others.len() as u64, &others);
     let mut at = SYMBOLS;
     if order == Order::Old {
         memory.halves(at, &from_base);

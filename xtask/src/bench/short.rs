@@ -22,7 +22,7 @@ const THREADS: usize = 2;
 /// Runs measurements; their programs are built first if no folder has them.
 pub fn run(name: Option<&str>, part: Option<&str>) -> Result<()> {
     let measurements = measurements(name, part)?;
-    if std::env::var_os(PROGRAMS).is_some() {
+    if has_programs() {
         println!("running {} tests", measurements.len());
         for measurement in measurements {
             println!("{}", result(&measurement.to_string(), move || measurement.run(&Run::short())));
@@ -36,6 +36,11 @@ pub fn run(name: Option<&str>, part: Option<&str>) -> Result<()> {
     let tally = test(measurements)?;
     println!("{}", tally.line());
     tally.verdict()
+}
+
+/// Whether the folder of the programs is given.
+pub(super) fn has_programs() -> bool {
+    std::env::var_os(PROGRAMS).is_some()
 }
 
 /// What runs for a moment: all that there is, so that none can be forgotten.

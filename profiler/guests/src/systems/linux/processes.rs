@@ -34,6 +34,8 @@ const MAPPINGS_AGE_MAX_NS: u64 = 200_000_000;
 /// The name of the program that the kernel maps into each process.
 const VDSO: &str = "[vdso]";
 const PAGE_BYTES: u64 = 4096;
+/// Bytes of the kernel stack of a task, and its alignment (`THREAD_SIZE`).
+const STACK_BYTES: u64 = 16 << 10;
 
 /// By what a task, or a process, is known: its ID and when it started, since IDs are used again.
 type Key = (u32, u64);
@@ -50,6 +52,8 @@ struct KnownThread {
     id: ThreadId,
     process: Key,
     name: String,
+    /// The lowest address of its kernel stack, if it could be read.
+    stack: Option<u64>,
 }
 
 /// An address space that was announced.
@@ -142,6 +146,8 @@ pub(crate) struct Processes {
     types: Types,
     processes: HashMap<Key, KnownProcess>,
     threads: HashMap<Key, KnownThread>,
+    /// The addresses of tasks by those of their kernel stacks. A stack may be another task's by now.
+    stacks: HashMap<u64, u64>,
     /// By the address of their `mm_struct` and their process.
     spaces: HashMap<(u64, Key), KnownSpace>,
     programs: HashMap<FileKey, Option<Program>>,
@@ -167,6 +173,7 @@ impl Processes {
             types,
             processes: HashMap::new(),
             threads: HashMap::new(),
+            stacks: HashMap::new(),
             spaces: HashMap::new(),
             programs: HashMap::new(),
             vdso,
@@ -239,7 +246,11 @@ impl Processes {
             }
             let memory = self.memory.clone();
             let space = self.kernel.space(&memory);
-            let process = self.thread(&space, address, &identity, sample.time_ns, sink);
+            let mut process = self.thread(&space, address, &identity, sample.time_ns, sink);
+            if let Some((address, next)) = self.next_task(&space, &sample, (identity.tid, identity.start_ns)) {
+                process = self.thread(&space, address, &next, sample.time_ns, sink);
+                identity = next;
+            }
             sample.thread = self.threads.get(&(identity.tid, identity.start_ns)).map(|thread| thread.id);
             if let Some(user) = sample.segments.iter_mut().find(|segment| segment.mode == Mode::User)
                 && identity.mm != 0
@@ -249,6 +260,22 @@ impl Processes {
             }
         }
         sink(Event::Sample(sample));
+    }
+
+    /// The task whose kernel stack a sample is on, if that is not the one of its task: while the kernel switches to the next task it is on that one's
+    /// stack for some instructions before that is the task of the CPU (`__switch_to`).
+    fn next_task(&self, space: &Space<'_>, sample: &RawSample, task: Key) -> Option<(u64, Identity)> {
+        let kernel = sample.segments.first().filter(|segment| segment.mode == Mode::Kernel)?;
+        // The stack of an interrupt, if there is one, is the first.
+        let stack = kernel.stack.last()?.0 & !(STACK_BYTES - 1);
+        if self.threads.get(&task)?.stack? == stack {
+            return None;
+        }
+        let address = *self.stacks.get(&stack)?;
+        let next = Task::read(space, address, &self.types.tasks).filter(|next| next.stack == stack)?;
+        let Task { tid, pid, start_ns, mm, .. } = next;
+        let name = if self.outside.settings.without_names { format!("thread {tid}") } else { next.name };
+        Some((address, Identity { tid, pid, name, start_ns, mm }))
     }
 
     /// Announces a thread and its process, if they are new or have another name; returns what the process is known by.
@@ -274,6 +301,8 @@ impl Processes {
         // What is at its address by now, if that is still the same.
         let is_same = |task: &Task| (task.tid, task.start_ns) == key;
         let task = Task::read(space, address, &self.types.tasks).filter(is_same);
+        let stack = task.as_ref().map(|task| task.stack);
+        self.stacks.extend(stack.map(|stack| (stack, address)));
         let leader = match is_leader {
             true => task,
             false => task
@@ -295,7 +324,7 @@ impl Processes {
         let process_id = self.process(space, leader, process, &name, time_ns, sink);
         let next = ThreadId(self.numbered.threads + self.threads.len() as u32);
         let id = self.threads.get(&key).map_or(next, |thread| thread.id);
-        self.threads.insert(key, KnownThread { id, process, name: identity.name.clone() });
+        self.threads.insert(key, KnownThread { id, process, name: identity.name.clone(), stack });
         let (tid, start_ns) = (identity.tid, Some(identity.start_ns));
         sink(Event::Thread(Thread { id, process: process_id, tid, name: identity.name.clone(), start_ns }));
         process
