@@ -15,6 +15,7 @@ pub mod event;
 pub mod files;
 pub mod format;
 pub mod guest;
+pub mod guest_processes;
 pub mod identity;
 pub mod image;
 pub mod images;

@@ -73,7 +73,7 @@ impl Hosts {
     }
 
     /// Whether the profile has anything of the host.
-    fn has_any(&self, profile: &Profile) -> bool {
+    pub(crate) fn has_any(&self, profile: &Profile) -> bool {
         self.0.contains(&true)
             && (profile.tracks.iter().any(|track| self.has(track.guest))
                 || profile.segments.iter().flatten().any(|segment| self.has(segment.guest)))

@@ -38,7 +38,8 @@ pub use error::GuestError;
 pub use stream::SocketAddress;
 pub use sys::{cpu_time_ns, read_clocks};
 pub use systems::boot_image::is_boot_image;
-pub use systems::image::{GuestProcesses, VmSettings};
+pub use systems::image::VmSettings;
+pub use systems::linux::GuestProcesses;
 pub use systems::symbols::{SymbolFile, of_c_program, parse_address};
 
 /// What is counted while sampling.

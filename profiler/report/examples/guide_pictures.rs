@@ -1,6 +1,6 @@
 //! The pictures of the guides, of recordings: `guide_pictures FOLDER RECORDING [BEFORE AFTER]` writes `trace.png` and `report.png` of a
 //! recording with samples and a trace of the upload queue, and `difference.png` of two recordings with samples; `guide_pictures FOLDER host RECORDING`
-//! writes `host.png` of a recording of `glass record --host`.
+//! writes `host.png` of a recording of `glass record --host`; `guide_pictures FOLDER linux RECORDING` writes `linux-guest.png` of a recording of a Linux in a VM.
 
 #[path = "../tests/all/support/browser.rs"]
 #[allow(dead_code, reason = "the tests use the rest")]
@@ -20,6 +20,9 @@ fn main() -> Result<(), String> {
     let folder = Path::new(folder);
     if let ("host", [hosted]) = (of.as_str(), others) {
         return host(folder, &recording(hosted)?);
+    }
+    if let ("linux", [guest]) = (of.as_str(), others) {
+        return linux(folder, &recording(guest)?);
     }
     let of = recording(of)?;
     let page = glass_profiler_report::trace_html(&of.profile, &build(&of.trace));
@@ -53,6 +56,18 @@ fn host(folder: &Path, of: &Recording) -> Result<(), String> {
     browser.click("#sides input[value=merged]");
     browser.wait_for("document.querySelector('#colour').value === 'mode'");
     browser.picture(folder, "host.png");
+    Ok(())
+}
+
+fn linux(folder: &Path, of: &Recording) -> Result<(), String> {
+    let mut browser =
+        Browser::open(&glass_profiler_report::html(&of.profile)).ok_or("there is no Chromium to open the pages")?;
+    browser.prefer("light");
+    browser.resize(1280, 760);
+    browser.wait_for("document.querySelector('#colour') !== null");
+    browser.click("input[value=icicle]");
+    browser.eval("document.querySelector('#flame').scrollIntoView()");
+    browser.picture(folder, "linux-guest.png");
     Ok(())
 }
 

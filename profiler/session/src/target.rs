@@ -313,7 +313,7 @@ fn vm_settings(request: &Request, known: Option<&Path>) -> Result<(VmSettings, S
         boot_image,
         vcpus: request.vcpus.clone(),
         force: request.force_symbols,
-        // Who says where a kernel is means that one.
+        // A kernel whose place is given is that one.
         files_only: request.load_address.is_some(),
         processes: request.processes.clone(),
     };

@@ -47,7 +47,13 @@ impl NamedImage {
             match from {
                 NamesFrom::Map(map) => symbols.push(Symbols::of_map(map.clone())),
                 NamesFrom::Opened(file) => {
-                    symbols.extend(names_in(path, build_id, None, Ok(Box::new(file.clone())), files)?);
+                    let found = names_in(path, build_id, None, Ok(Box::new(file.clone())), files);
+                    symbols.extend(match found {
+                        Err(_) if file.has_holes() => return Err(format!(
+                            "the names of {path} are not in the guest's memory: its functions have none; give the guest's files with --guest-root"
+                        )),
+                        found => found?,
+                    });
                 }
                 NamesFrom::File(path) => symbols.extend(names_of_file(path, build_id, files)?),
             }

@@ -46,7 +46,7 @@ const TABLES_MAX: usize = 64;
 /// A symbol of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Symbol<'a> {
-    /// Its address, as [`Kallsyms::addresses`] says.
+    /// Its address: what that is, [`Kallsyms::addresses`] returns.
     pub address: u64,
     /// Its kind, as in the output of `nm`.
     pub kind: u8,
@@ -350,7 +350,12 @@ fn offsets_of(memory: &dyn Physical, tokens: &Tokens, names: Names) -> Option<Of
     });
     let from_bases = in_front.chain([(behind, (behind + 4 * count).next_multiple_of(8))]);
     let candidates = from_bases.filter_map(|(at, base_at)| from_base(memory, at, base_at, count));
-    let best = candidates.chain(from_themselves(memory, tokens.index_end, count)).min_by_key(|found| found.unsorted)?;
+    // Zeros are sorted, too.
+    let differ = |found: &Offsets| found.addresses.first() != found.addresses.last();
+    let best = candidates
+        .chain(from_themselves(memory, tokens.index_end, count))
+        .filter(differ)
+        .min_by_key(|found| found.unsorted)?;
     // The tables of 5.10 have some that are not sorted.
     (best.unsorted * 20 < count).then_some(best)
 }

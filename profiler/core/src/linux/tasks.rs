@@ -351,7 +351,7 @@ impl Task {
         })
     }
 
-    /// Whether the task stood still between two reads of it.
+    /// Whether the task did not run between two reads of it.
     #[must_use]
     pub fn stood_still(&self, later: &Task) -> bool {
         !self.is_on_cpu

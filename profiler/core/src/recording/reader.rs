@@ -15,6 +15,7 @@ use super::{ENDS, MODES, VERSION, WIDTHS, perfetto_path, pieces, version_1};
 use crate::arch::{Architecture, Width};
 use crate::files::FileSource;
 use crate::guest::{Guest, GuestId, GuestKind, Mode};
+use crate::guest_processes;
 use crate::model::{Cost, Distribution, Frozen, Origin, Profile, STACK_ENTRIES_MAX, Sample, StackEnd, State, Track};
 use crate::symbols::{INLINE_DEPTH_MAX, Location};
 
@@ -418,6 +419,7 @@ impl Collected {
         if let Some(text) = self.settle() {
             self.warn(text);
         }
+        guest_processes::add_roots(&mut self.recording.profile);
         self.recording
     }
 

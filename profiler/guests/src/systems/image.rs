@@ -17,7 +17,7 @@ use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
 use crate::files::OpenedFiles;
 use crate::memory::{AddressSpace, Machine};
-use crate::systems::linux::{self, Followed, InRam, Linux, Outside, Processes};
+use crate::systems::linux::{self, Followed, GuestProcesses, InRam, Linux, Outside, Processes};
 use crate::systems::plan::{CopyPlan, GUEST, LinuxPlan, SPACE};
 use crate::systems::relocated;
 use crate::systems::symbols::{self, GuestProgram, SymbolFile};
@@ -42,15 +42,6 @@ pub struct VmSettings {
     pub files_only: bool,
     /// Of the processes of a Linux.
     pub processes: GuestProcesses,
-}
-
-/// How the processes of a Linux guest are shown.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct GuestProcesses {
-    /// A folder that has the guest's files by their paths: what is not in the guest's memory is read there.
-    pub root: Option<PathBuf>,
-    /// Names of processes and paths of files are left out.
-    pub without_names: bool,
 }
 
 impl VmSettings {

@@ -10,8 +10,8 @@ use crate::error::GuestError;
 use crate::files::OpenedFiles;
 use crate::memory::{Machine, memories_of};
 use crate::sys::monotonic_ns;
-use crate::systems::image::{GuestProcesses, VmImage, VmSettings};
-use crate::systems::linux::Processes;
+use crate::systems::image::{VmImage, VmSettings};
+use crate::systems::linux::{GuestProcesses, Processes};
 use crate::systems::plan::SPACE;
 use crate::systems::stack::registers_below;
 

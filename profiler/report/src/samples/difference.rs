@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 
 use glass_profiler_core::guest::GuestKind;
+use glass_profiler_core::guest_processes::{PROCESS, without_numbers};
 use glass_profiler_core::model::{Frame, Profile, Sample, Stack, State, Track};
 
 use super::variance::{CLEAR_ERRORS, Errors, NOISE_ERRORS};
@@ -174,7 +175,11 @@ pub(crate) fn join(a: &[&Profile], b: &[&Profile]) -> Profile {
         };
         // A recording without a host has no layers: the guest's functions are the same in both.
         let of_host = |frame: &Frame| frame.layer.filter(|layer| layer.is_host());
-        joined.frames.extend(profile.frames.iter().map(|frame| Frame { layer: of_host(frame), ..frame.clone() }));
+        joined.frames.extend(profile.frames.iter().map(|frame| {
+            let is_process = frame.image == PROCESS;
+            let function = if is_process { without_numbers(&frame.function) } else { &frame.function };
+            Frame { layer: of_host(frame), function: function.to_owned(), ..frame.clone() }
+        }));
         joined.stacks.extend(profile.stacks.iter().map(|stack| Stack {
             frames: stack.frames.iter().map(|frame| moved(*frame, profile.frames.len(), first_frame)).collect(),
             end: stack.end,

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 
+use glass_profiler_core::guest_processes::{PROCESS, without_numbers};
 use glass_profiler_core::model::Profile;
 use glass_profiler_core::names::printable;
 use glass_profiler_core::tree::Function;
@@ -136,7 +137,8 @@ fn count(
         .iter()
         .map(|frame| {
             let image = if frame.image.is_empty() { String::new() } else { printable(&frame.image) };
-            let key = (printable(&frame.function), image, frame.layer.filter(|layer| layer.is_host()));
+            let function = if image == PROCESS { without_numbers(&frame.function) } else { &frame.function };
+            let key = (printable(function), image, frame.layer.filter(|layer| layer.is_host()));
             frame.entry.is_none().then(|| {
                 *numbers.entry(key.clone()).or_insert_with(|| {
                     keys.push(key);

@@ -21,6 +21,7 @@ use crate::systems::symbols::GuestProgram;
 
 pub(crate) use follow::{Followed, Following, Replan};
 pub(crate) use in_ram::InRam;
+pub use processes::GuestProcesses;
 pub(crate) use processes::{Outside, Processes};
 
 const BANNER_TEXT: &[u8] = b"Linux version ";

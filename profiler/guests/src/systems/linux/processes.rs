@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use glass_profiler_core::budget::Account;
@@ -26,7 +27,6 @@ use glass_profiler_core::symbols::Symbols;
 use super::in_ram::Types;
 use crate::files::{HostFile, OpenedFiles};
 use crate::memory::{Machine, Physical};
-use crate::systems::image::GuestProcesses;
 use crate::systems::plan::{GUEST, SPACE};
 
 /// How long the mappings of a process are taken for unchanged while its samples are in them.
@@ -92,7 +92,16 @@ impl Numbered {
     }
 }
 
-/// What is known of a guest's files from elsewhere than its memory, and what is not to be said of its processes.
+/// How the processes of a Linux guest are shown.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GuestProcesses {
+    /// A folder that has the guest's files by their paths: what is not in the guest's memory is read there.
+    pub root: Option<PathBuf>,
+    /// Names of processes and paths of files are left out.
+    pub without_names: bool,
+}
+
+/// What is known of a guest's files from elsewhere than its memory, and what is left out of its processes.
 #[derive(Debug, Clone)]
 pub(crate) struct Outside {
     settings: GuestProcesses,
