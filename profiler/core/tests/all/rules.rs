@@ -39,7 +39,7 @@ impl Program {
     fn run(&self, case: &str) -> Snapshot {
         let mut program = Command::new(&self.path);
         // Above the stack, which the program copies beyond its start.
-        let output = program.arg(case).env_clear().env("ROOM", "-".repeat(4096)).output().unwrap();
+        let output = program.arg(case).env_clear().env("ROOM", "-".repeat(16 << 10)).output().unwrap();
         assert!(output.status.success(), "{case}");
         let text = String::from_utf8(output.stdout).unwrap();
         let (registers, stack) = text.split_once('\n').unwrap();

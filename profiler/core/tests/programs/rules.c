@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define STACK_BYTES 16384
+#define STACK_BYTES 32768
 
 uint8_t copy[STACK_BYTES];
 uint64_t registers[17];
@@ -23,7 +23,7 @@ __asm__(
     "mov %r8, registers+64\n mov %r9, registers+72\n mov %r10, registers+80\n mov %r11, registers+88\n"
     "mov %r12, registers+96\n mov %r13, registers+104\n mov %r14, registers+112\n mov %r15, registers+120\n"
     "movq $9f, registers+128\n"
-    "9: mov %rsp, %rsi\n mov $copy, %edi\n mov $16384, %ecx\n rep movsb\n"
+    "9: mov %rsp, %rsi\n mov $copy, %edi\n mov $32768, %ecx\n rep movsb\n"
     "mov registers+16, %rcx\n mov registers+32, %rsi\n mov registers+40, %rdi\n"
     ".endm\n"
     ".macro start name\n .text\n .globl \\name\n .type \\name, @function\n \\name:\n .cfi_startproc\n .endm\n"
@@ -96,8 +96,9 @@ __attribute__((noinline, noclone)) void caller(const char *name) {
 }
 
 int main(int count, char **arguments) {
-    // With an environment of as many bytes above, as the test makes it, there is enough stack to copy, and it has the start of main.
-    char room[STACK_BYTES - 4096];
+    // With an environment of as many bytes above, as the test makes it, there is enough stack to copy, and it has the start of main:
+    // a signal puts up to 12 KiB in between (the registers of AMX).
+    char room[STACK_BYTES / 2];
     __asm__ volatile("" : : "r"(room) : "memory");
     caller(arguments[count - 1]);
     for (int i = 0; i < 17; i++) printf("%lx ", registers[i]);
