@@ -28,7 +28,7 @@ impl Physical for Memory<'_> {
 
 impl Memory<'_> {
     fn ranges(&self) -> Vec<Range<u64>> {
-        vec![0..self.0.len() as u64]
+        std::iter::once(0..self.0.len() as u64).collect()
     }
 }
 
