@@ -52,6 +52,8 @@ int main(int count, char **words) {
     if (mprotect(changed, PAGE, both) != 0)
         return 1;
     *(uint64_t *)changed = (uint64_t)changed ^ MARK;
+    // A shared mapping that can never be written.
+    map(PAGE, PROT_READ, MAP_SHARED, open("/app/static", O_RDONLY));
     // Huge pages, if the kernel has some; memory with a name, if the kernel has names.
     char *huge = mmap(0, 3 * HUGE, both, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     madvise(huge, 3 * HUGE, MADV_HUGEPAGE);
