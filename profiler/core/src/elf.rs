@@ -9,8 +9,10 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use object::elf::{FileHeader64, ProgramHeader64};
+use object::read::elf::{FileHeader, NoteIterator, ProgramHeader};
 use object::read::{CompressionFormat, ReadRef};
-use object::{Object, ObjectSection};
+use object::{Endianness, Object, ObjectSection};
 
 use crate::budget::{Account, Over};
 
@@ -405,9 +407,43 @@ pub(crate) fn parse_elf<'a>(parts: &'a Parts<'a>) -> Result<Elf<'a>, ImageError>
 
 /// The GNU build id of an ELF file, if it has one and its headers can be read.
 pub fn build_id_of(file: &dyn ReadAt) -> Option<Vec<u8>> {
-    let account = Account::alone();
-    let parts = Parts::of(file, &account);
-    build_id(&parse_elf(&parts).ok()?).ok()?
+    build_id_by_segments(file).or_else(|| {
+        let account = Account::alone();
+        let parts = Parts::of(file, &account);
+        build_id(&parse_elf(&parts).ok()?).ok()?
+    })
+}
+
+/// The same by the program headers alone: of a file with holes they are there if anything is, and sections may not be.
+fn build_id_by_segments(file: &dyn ReadAt) -> Option<Vec<u8>> {
+    /// Programs have some ten segments.
+    const SEGMENTS_MAX: u64 = 256;
+    const NOTES_BYTES_MAX: u64 = 64 << 10;
+    let read = |at: u64, bytes: u64| {
+        let mut found = vec![0; usize::try_from(bytes).ok()?];
+        file.read_at(at, &mut found).then_some(found)
+    };
+    let header_bytes = read(0, size_of::<FileHeader64<Endianness>>() as u64)?;
+    let header = FileHeader64::<Endianness>::parse(&*header_bytes).ok()?;
+    let endian = header.endian().ok()?;
+    let count = u64::from(header.e_phnum(endian)).min(SEGMENTS_MAX);
+    let segment_bytes = size_of::<ProgramHeader64<Endianness>>() as u64;
+    (0..count).find_map(|index| {
+        let bytes = read(header.e_phoff(endian).checked_add(index * segment_bytes)?, segment_bytes)?;
+        let (segment, _) = object::pod::from_bytes::<ProgramHeader64<Endianness>>(&bytes).ok()?;
+        let (at, bytes) = segment.file_range(endian);
+        if segment.p_type(endian) != object::elf::PT_NOTE || bytes > NOTES_BYTES_MAX {
+            return None;
+        }
+        let notes = read(at, bytes)?;
+        let mut notes = NoteIterator::<FileHeader64<Endianness>>::new(endian, segment.p_align(endian), &notes).ok()?;
+        while let Ok(Some(note)) = notes.next() {
+            if note.name() == object::elf::ELF_NOTE_GNU && note.n_type(endian) == object::elf::NT_GNU_BUILD_ID {
+                return Some(note.desc().to_vec()).filter(|id| id.iter().any(|byte| *byte != 0));
+            }
+        }
+        None
+    })
 }
 
 /// The GNU build id; `None` if there is none that identifies a file: some linkers write zeros.
@@ -468,6 +504,32 @@ pub fn section(file: &dyn ReadAt, name: &str) -> Option<Arc<[u8]>> {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    /// A file of which only the first page is there, as a guest has it of a program that it did not use.
+    struct FirstPage(Vec<u8>);
+
+    impl ReadAt for FirstPage {
+        fn bytes(&self) -> u64 {
+            self.0.len() as u64
+        }
+
+        fn read_at(&self, offset: u64, into: &mut [u8]) -> bool {
+            let there = self.0[..4096].get(offset as usize..).and_then(|rest| rest.get(..into.len()));
+            there.map(|there| into.copy_from_slice(there)).is_some()
+        }
+    }
+
+    #[test]
+    fn a_build_id_needs_no_section() {
+        let bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let account = Account::alone();
+        let expected = build_id(&parse_elf(&Parts::of(&&*bytes, &account)).unwrap()).unwrap();
+        assert!(expected.is_some() && build_id_of(&&*bytes) == expected);
+        assert_eq!(build_id_of(&FirstPage(bytes)), expected);
+        for text in [&b""[..], b"\x7fELF", &[0; 5000]] {
+            assert_eq!(build_id_of(&text), None);
+        }
+    }
 
     /// A file that counts what is read of it.
     struct Counted(Vec<u8>, AtomicU64);
