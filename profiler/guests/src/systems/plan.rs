@@ -73,6 +73,8 @@ pub struct LinuxPlan {
     pub(crate) range: Range<u64>,
     /// Where a core waits for work, if its tasks are not known.
     pub(crate) idle: Vec<Range<u64>>,
+    /// Code in which the page tables may be those of another process than the task's: between two tasks.
+    pub(crate) between: Vec<Range<u64>>,
     /// How the task of a core is found.
     pub(crate) tasks: Option<TaskPlan>,
 }
@@ -109,6 +111,10 @@ impl TaskPlan {
 }
 
 impl LinuxPlan {
+    fn is_between(&self, address: u64) -> bool {
+        self.between.iter().any(|range| range.contains(&address))
+    }
+
     /// Whether a core at this address waits for work; `None` if it is not in the kernel.
     fn waits(&self, address: u64) -> Option<bool> {
         self.range.contains(&address).then(|| self.idle.iter().any(|range| range.contains(&address)))
@@ -184,7 +190,9 @@ impl CopyPlan {
             None => self.state(core, index)?,
         };
         // What called the kernel.
-        let caller = task.filter(|_| mode == Mode::Kernel).and_then(|_| stack::registers_of_user(&pieces));
+        let is_between = self.linux.as_ref().is_some_and(|linux| linux.is_between(registers.rip));
+        let has_caller = task.is_some() && mode == Mode::Kernel && !is_between;
+        let caller = if has_caller { stack::registers_of_user(&pieces) } else { None };
         segments.push(segment(outer, pieces));
         if let Some(caller) = caller {
             let stack = self.copy_stack(core, caller, user)?;

@@ -123,7 +123,10 @@ impl Request {
                 let writer = writer.ranges(&plan.programs).ranges(&plan.code).flag(plan.linux.is_some());
                 match &plan.linux {
                     Some(linux) => {
-                        let writer = writer.words(&[linux.range.start, linux.range.end]).ranges(&linux.idle);
+                        let writer = writer
+                            .words(&[linux.range.start, linux.range.end])
+                            .ranges(&linux.idle)
+                            .ranges(&linux.between);
                         write_tasks(writer, linux.tasks.as_ref())
                     }
                     None => writer,
@@ -153,8 +156,8 @@ impl Request {
                 let linux = match reader.flag()? {
                     true => {
                         let [start, end] = reader.words()?;
-                        let idle = reader.ranges()?;
-                        Some(LinuxPlan { range: start..end, idle, tasks: read_tasks(&mut reader)? })
+                        let (idle, between) = (reader.ranges()?, reader.ranges()?);
+                        Some(LinuxPlan { range: start..end, idle, between, tasks: read_tasks(&mut reader)? })
                     }
                     false => None,
                 };
@@ -326,7 +329,7 @@ mod tests {
     fn requests() -> Vec<Request> {
         let view = View { memory: 1, vcpu: 2, paging: state().paging };
         let tasks = Some(TaskPlan { slots: vec![1, u64::MAX], direct_map: 3, part: 4..900, tid: 8 });
-        let linux = LinuxPlan { range: 5..6, idle: vec![7..8, 9..10], tasks };
+        let linux = LinuxPlan { range: 5..6, idle: vec![7..8, 9..10], between: vec![5..6, 8..9], tasks };
         let plan = CopyPlan {
             stack_bytes: 24 << 10,
             cores: Some(9),

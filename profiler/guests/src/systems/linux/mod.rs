@@ -50,12 +50,17 @@ const IDLE: [&str; 16] = [
     "hlt_play_dead",
 ];
 
+/// Functions that change page tables before the task.
+const BETWEEN: [&str; 5] = ["switch_mm_irqs_off", "switch_mm", "load_new_mm_cr3", "enter_lazy_tlb", "__switch_to_asm"];
+
 /// What is known of the kernel of a guest.
 pub(crate) struct Linux {
     /// What is added to the addresses of the map.
     pub(crate) slide: u64,
     /// Where a core waits for work.
     idle: Vec<Range<u64>>,
+    /// Where its page tables are already those of the next task.
+    between: Vec<Range<u64>>,
     /// The kernel's code and data.
     range: Range<u64>,
     /// Its unwind tables, once they are parsed.
@@ -92,10 +97,11 @@ impl Linux {
                 "the guest removed the address space in which its kernel was read: record again".to_owned(),
             ));
         }
-        let idle = program.map.as_ref().map(|map| map.functions(&IDLE)).unwrap_or_default();
+        let functions = |names| program.map.as_ref().map(|map| map.functions(names)).unwrap_or_default();
+        let (idle, between) = (functions(&IDLE), functions(&BETWEEN));
         let place = |range: &Range<u64>| range.start.wrapping_add(slide)..range.end.wrapping_add(slide);
-        let (idle, range) = (idle.iter().map(place).collect(), place(&program.linked));
-        Ok(Linux { slide, idle, range, orc: None, copied, warning })
+        let (idle, between) = (idle.iter().map(place).collect(), between.iter().map(place).collect());
+        Ok(Linux { slide, idle, between, range: place(&program.linked), orc: None, copied, warning })
     }
 
     /// Parses the unwind tables, of which there are some 370,000 entries. Returns a warning if they cannot be used.
@@ -112,7 +118,7 @@ impl Linux {
 
     /// What a sample needs of it.
     pub(crate) fn plan(&self) -> LinuxPlan {
-        LinuxPlan { range: self.range.clone(), idle: self.idle.clone(), tasks: None }
+        LinuxPlan { range: self.range.clone(), idle: self.idle.clone(), between: self.between.clone(), tasks: None }
     }
 }
 
