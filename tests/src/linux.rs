@@ -5,6 +5,9 @@ const SYSCALL: &str = "entry_SYSCALL_64_after_hwframe";
 /// The handler of timer interrupts.
 const INTERRUPT: &str = "__sysvec_apic_timer_interrupt";
 
+/// Code of a process of which nothing is known.
+const PROCESS: &str = "[guest user space]";
+
 /// A call stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stack {
@@ -14,6 +17,26 @@ pub struct Stack {
     pub broken: Option<String>,
     /// How many samples it stands for, or how much time.
     pub weight: u64,
+}
+
+impl Stack {
+    /// The kernel's part of a stack that starts with a process and functions of it that have no names: those of the shell, which has no tables to unwind
+    /// it by either. Without a kernel's part it is one function.
+    #[must_use]
+    pub fn of_kernel(mut self) -> Stack {
+        let is_number = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
+        let is_process = |name: &String| name.rsplit_once(' ').is_some_and(|(_, number)| is_number(number));
+        self.functions.pop_if(|name| is_process(name));
+        let count = self.functions.len();
+        while self.functions.pop_if(|name| name == PROCESS || name.starts_with("0x")).is_some() {}
+        if self.functions.len() < count {
+            self.broken = None;
+        }
+        if self.functions.is_empty() && count > 0 {
+            self.functions.push(PROCESS.to_owned());
+        }
+        self
+    }
 }
 
 /// Checks the stacks of a vCPU, or of several.
@@ -41,7 +64,7 @@ pub fn check(stacks: &[Stack]) {
     let cut = stacks.iter().find(|stack| is_interrupt(stack) && stack.broken.is_some());
     assert!(cut.is_none(), "the stack of an interrupt is broken: {cut:?}");
     // A process has one frame; its system calls start at the one entry.
-    assert!(functions(&|names| names == ["[guest user space]"]) > 0, "no process runs");
+    assert!(functions(&|names| names == [PROCESS]) > 0, "no process runs");
     let syscalls = functions(&|names| names.ends_with(&["do_syscall_64".into(), SYSCALL.into()]));
     let entries = functions(&|names| names.iter().any(|name| name == SYSCALL));
     let roots = functions(&|names| names.last().is_some_and(|name| name == SYSCALL));

@@ -21,6 +21,7 @@ use glass_profiler_core::linux::page_cache::CachedFile;
 use glass_profiler_core::linux::space::Space;
 use glass_profiler_core::linux::tasks::{self, Identity, Task, Tasks};
 use glass_profiler_core::linux::{files, mappings, sleeping};
+use glass_profiler_core::model::State;
 use glass_profiler_core::program::{NamesFrom, OpenedFile, Parts, Program};
 use glass_profiler_core::symbols::Symbols;
 
@@ -247,11 +248,21 @@ impl Processes {
             let memory = self.memory.clone();
             let space = self.kernel.space(&memory);
             let mut process = self.thread(&space, address, &identity, sample.time_ns, sink);
-            if let Some((address, next)) = self.next_task(&space, &sample, (identity.tid, identity.start_ns)) {
-                process = self.thread(&space, address, &next, sample.time_ns, sink);
-                identity = next;
+            let mut is_known = true;
+            if let Some(stack) = self.other_stack(&sample, (identity.tid, identity.start_ns)) {
+                let next = self.task_of_stack(&space, stack);
+                is_known = next.is_some();
+                if let Some((address, next)) = next {
+                    process = self.thread(&space, address, &next, sample.time_ns, sink);
+                    identity = next;
+                }
+                // The idle task was left.
+                if sample.state == State::Idle {
+                    sample.state = State::Running;
+                }
             }
-            sample.thread = self.threads.get(&(identity.tid, identity.start_ns)).map(|thread| thread.id);
+            let thread = self.threads.get(&(identity.tid, identity.start_ns)).filter(|_| is_known);
+            sample.thread = thread.map(|thread| thread.id);
             if let Some(user) = sample.segments.iter_mut().find(|segment| segment.mode == Mode::User)
                 && identity.mm != 0
             {
@@ -262,15 +273,17 @@ impl Processes {
         sink(Event::Sample(sample));
     }
 
-    /// The task whose kernel stack a sample is on, if that is not the one of its task: while the kernel switches to the next task it is on that one's
+    /// The kernel stack that a sample is on, if that is not the one of its task: while the kernel switches to the next task it is on that one's
     /// stack for some instructions before that is the task of the CPU (`__switch_to`).
-    fn next_task(&self, space: &Space<'_>, sample: &RawSample, task: Key) -> Option<(u64, Identity)> {
+    fn other_stack(&self, sample: &RawSample, task: Key) -> Option<u64> {
         let kernel = sample.segments.first().filter(|segment| segment.mode == Mode::Kernel)?;
         // The stack of an interrupt, if there is one, is the first.
         let stack = kernel.stack.last()?.0 & !(STACK_BYTES - 1);
-        if self.threads.get(&task)?.stack? == stack {
-            return None;
-        }
+        (self.threads.get(&task)?.stack? != stack).then_some(stack)
+    }
+
+    /// The task that a kernel stack belongs to, if it was seen before.
+    fn task_of_stack(&self, space: &Space<'_>, stack: u64) -> Option<(u64, Identity)> {
         let address = *self.stacks.get(&stack)?;
         let next = Task::read(space, address, &self.types.tasks).filter(|next| next.stack == stack)?;
         let Task { tid, pid, start_ns, mm, .. } = next;
