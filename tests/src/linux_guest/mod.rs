@@ -60,6 +60,13 @@ impl Settings {
     pub fn new(release: Release) -> Settings {
         Settings { release, five_levels: true, isolation: false, memory_mib: 1024, vcpus: 2, words: String::new() }
     }
+
+    /// The guests of the long tests: the other releases than bookworm's, and that with isolated page tables of four levels.
+    pub fn others() -> Vec<Settings> {
+        let isolated = Settings { isolation: true, five_levels: false, ..Settings::new(Release::Bookworm61) };
+        let releases = Release::ALL.into_iter().filter(|release| *release != Release::Bookworm61);
+        releases.map(Settings::new).chain([isolated]).collect()
+    }
 }
 
 /// What guests of a release are made of.

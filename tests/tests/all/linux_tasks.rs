@@ -207,9 +207,7 @@ fn other_kernels() {
     if !programs::is_long() {
         return programs::skip("other kernels than 6.1 are booted by --long");
     }
-    for release in Release::ALL.into_iter().filter(|release| *release != Release::Bookworm61) {
-        within(LIMIT, move || check(&Settings::new(release)));
+    for settings in Settings::others() {
+        within(LIMIT, move || check(&settings));
     }
-    let isolated = Settings { isolation: true, five_levels: false, ..Settings::new(Release::Bookworm61) };
-    within(LIMIT, move || check(&isolated));
 }
