@@ -3,7 +3,7 @@
 use super::btf::Btf;
 use super::kernel::Kernel;
 use super::space::number;
-use super::tasks::is_pointer;
+use super::structures::pointer;
 use crate::memory::Physical;
 
 /// The most CPUs (`CONFIG_NR_CPUS` of Debian's and others' kernels).
@@ -43,5 +43,5 @@ fn found(kernel: &Kernel, memory: &dyn Physical, btf: &Btf<'_>) -> Option<Vec<u6
 #[must_use]
 pub fn direct_map(kernel: &Kernel, memory: &dyn Physical) -> u64 {
     let base = kernel.symbols.address("page_offset_base").and_then(|at| kernel.space(memory).word(at));
-    base.filter(|base| is_pointer(*base)).unwrap_or(DIRECT_MAP[usize::from(kernel.paging.cr4 & FIVE_LEVELS != 0)])
+    base.and_then(|base| pointer(base, 8)).unwrap_or(DIRECT_MAP[usize::from(kernel.paging.cr4 & FIVE_LEVELS != 0)])
 }

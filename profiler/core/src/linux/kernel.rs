@@ -33,6 +33,10 @@ pub struct Kernel {
     pub text_physical: u64,
     /// What it prints first: "Linux version 6.1.0 ...".
     pub banner: String,
+    /// Where that is in physical memory.
+    banner_at: u64,
+    /// Where it counts its ticks.
+    ticks_at: Option<u64>,
 }
 
 /// The registers of a kernel with these page tables.
@@ -59,7 +63,7 @@ impl Kernel {
     /// The kernel that runs in these ranges of physical memory. Of several images, as after a start by another kernel, it is the first
     /// whose page tables lead to itself. `None` if there is none, or if it has no symbols of data (`CONFIG_KALLSYMS_ALL`).
     pub fn find(memory: &dyn Physical, ranges: &[Range<u64>]) -> Option<Kernel> {
-        kallsyms::search(memory, ranges, |symbols| Kernel::of(memory, symbols))
+        Kernel::find_after(memory, ranges, |_| true)
     }
 
     /// The same of a guest that has started again: the first that is elsewhere than the one that was, or at its place and not the same any more,
@@ -71,18 +75,18 @@ impl Kernel {
     /// How many of its ticks have passed since it started. They stop while all CPUs have nothing to do.
     #[must_use]
     pub fn ticks(&self, memory: &dyn Physical) -> Option<u64> {
-        self.space(memory).word(self.symbols.address("jiffies_64")?)
+        self.space(memory).word(self.ticks_at?)
     }
 
     /// The kernel with these symbols, if it is there as they say.
     fn of(memory: &dyn Physical, mut symbols: Kallsyms) -> Option<Kernel> {
         let text = symbols.address("_text").or_else(|| symbols.address("_stext"))?;
-        let banner = symbols.address("linux_banner")?.wrapping_sub(text);
+        let banner_inside = symbols.address("linux_banner")?.wrapping_sub(text);
         let tables = symbols.address("init_top_pgt")?.wrapping_sub(text);
-        if banner > IMAGE_BYTES_MAX || tables > IMAGE_BYTES_MAX {
+        if banner_inside > IMAGE_BYTES_MAX || tables > IMAGE_BYTES_MAX {
             return None;
         }
-        let at = |physical: u64| banner_at(memory, physical.checked_add(banner)?).map(|banner| (physical, banner));
+        let at = |physical: u64| Some((physical, banner_at(memory, physical.checked_add(banner_inside)?)?));
         // The banner's text also proves that each symbol has its own address, and not that of the next one.
         let (text_physical, banner) = match symbols.addresses() {
             Addresses::Physical => at(text)?,
@@ -109,7 +113,8 @@ impl Kernel {
         if symbols.addresses() == Addresses::Physical {
             symbols.shift(start.wrapping_sub(text_physical));
         }
-        Some(Kernel { symbols, paging, text: start, text_physical, banner })
+        let (banner_at, ticks_at) = (text_physical + banner_inside, symbols.address("jiffies_64"));
+        Some(Kernel { symbols, paging, text: start, text_physical, banner, banner_at, ticks_at })
     }
 
     /// Its release, as `uname -r` prints it.
@@ -137,9 +142,7 @@ impl Kernel {
     /// Whether the kernel is still where it was found: not so once the guest has started again.
     #[must_use]
     pub fn is_there(&self, memory: &dyn Physical) -> bool {
-        let banner = self.symbols.address("linux_banner").map(|banner| banner.wrapping_sub(self.text));
-        let at = banner.and_then(|banner| self.text_physical.checked_add(banner));
-        at.and_then(|at| banner_at(memory, at)).is_some_and(|banner| banner == self.banner)
+        banner_at(memory, self.banner_at).is_some_and(|banner| banner == self.banner)
             && self.space(memory).physical(self.text) == Some(self.text_physical)
     }
 }

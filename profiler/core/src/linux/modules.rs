@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::btf::Btf;
 use super::kernel::Kernel;
 use super::space::{Space, number, word};
-use super::tasks::is_pointer;
+use super::structures::pointer;
 use crate::arch::x86_64::orc::{ADDRESS_BYTES, ENTRY_BYTES};
 use crate::memory::Physical;
 
@@ -89,7 +89,7 @@ pub fn list(kernel: &Kernel, memory: &dyn Physical, offsets: &Offsets) -> Option
     let space = kernel.space(memory);
     let (mut found, mut node) = (Vec::new(), head);
     loop {
-        let next = space.word(node).filter(|next| is_pointer(*next))?;
+        let next = pointer(space.word(node)?, 8)?;
         if next == head {
             return Some(found);
         }
@@ -105,7 +105,7 @@ pub fn list(kernel: &Kernel, memory: &dyn Physical, offsets: &Offsets) -> Option
 fn read(space: &Space<'_>, module: u64, offsets: &Offsets) -> Option<Module> {
     let field = |at: u32| space.word(module.checked_add(u64::from(at))?);
     let name = space.text(module.checked_add(u64::from(offsets.name))?, NAME_BYTES_MAX)?;
-    let start = field(offsets.base).filter(|base| is_pointer(*base))?;
+    let start = pointer(field(offsets.base)?, 8)?;
     let bytes = field(offsets.bytes)? & 0xffff_ffff;
     let code = start..Some(start.checked_add(bytes)?).filter(|_| bytes <= CODE_BYTES_MAX)?;
     let symbols = symbols(space, field(offsets.kallsyms)?, &code, offsets).unwrap_or_default();
@@ -123,7 +123,7 @@ fn read(space: &Space<'_>, module: u64, offsets: &Offsets) -> Option<Module> {
 }
 
 fn symbols(space: &Space<'_>, kallsyms: u64, code: &Range<u64>, offsets: &Offsets) -> Option<Vec<(u64, String)>> {
-    let field = |at: u32| space.word(Some(kallsyms).filter(|at| is_pointer(*at))?.checked_add(u64::from(at))?);
+    let field = |at: u32| space.word(pointer(kallsyms, 8)?.checked_add(u64::from(at))?);
     let (table, strings) = (field(offsets.symbols)?, field(offsets.strings)?);
     let count = Some(field(offsets.symbols_count)? & 0xffff_ffff).filter(|count| *count <= SYMBOLS_MAX)?;
     let bytes = space.bytes(table, count as usize * SYMBOL_BYTES)?;

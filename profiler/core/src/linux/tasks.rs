@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::btf::Btf;
 use super::kernel::Kernel;
 use super::space::{Space, number, word};
+use super::structures::pointer;
 use crate::memory::Physical;
 
 /// The most tasks of a guest: Linux has no more than 4 Mi.
@@ -20,8 +21,6 @@ const NAME_BYTES: usize = 16;
 /// The most folders of a path of a control group.
 const CGROUP_DEPTH_MAX: usize = 64;
 const CGROUP_NAME_BYTES_MAX: usize = 256;
-/// Where the kernel's half of each address space starts, with five levels of page tables.
-const KERNEL_START: u64 = 0xff00_0000_0000_0000;
 
 /// A member of a structure: bytes from its start, and its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,13 +164,18 @@ impl Offsets {
             offsets.thread_pid,
             offsets.cgroups.map_or(offsets.pid, |cgroups| cgroups.of_task),
         ];
-        let (start, end) = words.iter().fold((u32::MAX, 0), |(start, end), at| (start.min(*at), end.max(at + 8)));
-        if end > TASK_BYTES_MAX {
-            return Err(format!("task_struct of less than {end} bytes"));
+        offsets.span = around(&words);
+        if offsets.span.end > TASK_BYTES_MAX {
+            return Err(format!("task_struct of less than {} bytes", offsets.span.end));
         }
-        offsets.span = start..end;
         Ok(offsets)
     }
+}
+
+/// The bytes of a structure with the words at these offsets.
+fn around(words: &[u32]) -> Range<u32> {
+    let (start, end) = words.iter().fold((u32::MAX, 0), |(start, end), at| (start.min(*at), end.max(at + 8)));
+    start..end
 }
 
 /// What identifies a task, from a copy of a part of it.
@@ -193,15 +197,17 @@ impl Offsets {
     /// The part of a task from which [`identity`](Offsets::identity) reads: bytes from its start.
     #[must_use]
     pub fn part(&self) -> Range<u32> {
-        let words = [self.pid, self.tgid, self.comm, self.comm + 8, self.start_time, self.mm];
-        let (start, end) = words.iter().fold((u32::MAX, 0), |(start, end), at| (start.min(*at), end.max(at + 8)));
-        start..end
+        around(&[self.pid, self.tgid, self.comm, self.comm + 8, self.start_time, self.mm])
     }
 
     /// What identifies a task of which this is the [part](Offsets::part). `None` if it is shorter.
     #[must_use]
     pub fn identity(&self, part: &[u8]) -> Option<Identity> {
-        let start = self.part().start;
+        self.identity_in(part, self.part().start)
+    }
+
+    /// The same of the bytes of a task from `start` on.
+    fn identity_in(&self, part: &[u8], start: u32) -> Option<Identity> {
         let half = |at: u32| number(part, at - start, 4).and_then(|number| u32::try_from(number).ok());
         Some(Identity {
             tid: half(self.pid)?,
@@ -321,29 +327,27 @@ pub struct Task {
 impl Task {
     /// Reads a task. `None` if there is none at that address.
     pub fn read(space: &Space<'_>, address: u64, offsets: &Offsets) -> Option<Task> {
-        if !is_pointer(address) {
-            return None;
-        }
         let start = offsets.span.start;
-        let bytes = space.bytes(address.checked_add(u64::from(start))?, (offsets.span.end - start) as usize)?;
+        let bytes =
+            space.bytes(pointer(address, 8)?.checked_add(u64::from(start))?, (offsets.span.end - start) as usize)?;
         let word = |at: u32| word(&bytes, at - start);
         let field = |field: Field| Field { at: field.at - start, ..field }.get(&bytes);
-        let half = |at: u32| number(&bytes, at - start, 4).and_then(|number| u32::try_from(number).ok());
+        let Identity { tid, pid, name, start_ns, mm } = offsets.identity_in(&bytes, start)?;
         const KERNEL_THREAD: u64 = 0x20_0000;
         Some(Task {
             address,
-            tid: half(offsets.pid)?,
-            pid: half(offsets.tgid)?,
+            tid,
+            pid,
             parent: word(offsets.parent)?,
             leader: word(offsets.leader)?,
-            name: name_of(bytes.get((offsets.comm - start) as usize..)?.get(..NAME_BYTES)?),
+            name,
             state: TaskState::of(field(offsets.state)?, field(offsets.exit_state)?),
             is_on_cpu: field(offsets.on_cpu)? != 0,
             is_kernel_thread: field(offsets.flags)? & KERNEL_THREAD != 0,
-            mm: word(offsets.mm)?,
+            mm,
             stack: word(offsets.stack)?,
             stack_pointer: word(offsets.stack_pointer)?,
-            start_ns: word(offsets.start_time)?,
+            start_ns,
             cpu_ns: word(offsets.run_time)?,
             switches: [word(offsets.switches[0])?, word(offsets.switches[1])?],
             thread_pid: word(offsets.thread_pid)?,
@@ -362,10 +366,8 @@ impl Task {
 
     /// Its thread ID in each namespace, the initial one first.
     pub fn namespace_tids(&self, space: &Space<'_>, offsets: &Offsets) -> Option<Vec<u32>> {
-        if !is_pointer(self.thread_pid) {
-            return None;
-        }
-        let level = space.bytes(self.thread_pid, offsets.pid_level.at as usize + offsets.pid_level.bytes as usize)?;
+        let level = space
+            .bytes(pointer(self.thread_pid, 8)?, offsets.pid_level.at as usize + offsets.pid_level.bytes as usize)?;
         let levels = Some(offsets.pid_level.get(&level)?).filter(|level| *level < NAMESPACES_MAX)? + 1;
         let numbers = self.thread_pid + u64::from(offsets.pid_numbers);
         let bytes = space.bytes(numbers, levels as usize * offsets.upid_bytes as usize)?;
@@ -376,9 +378,8 @@ impl Task {
     /// The path of its control group of the unified hierarchy, "/" in the outermost.
     pub fn cgroup(&self, space: &Space<'_>, offsets: &Offsets) -> Option<String> {
         let of = offsets.cgroups?;
-        let follow =
-            |address: u64, at: u32| Some(space.word(address.checked_add(u64::from(at))?)?).filter(|to| is_pointer(*to));
-        let group = follow(Some(self.cgroups).filter(|set| is_pointer(*set))?, of.of_set)?;
+        let follow = |address: u64, at: u32| pointer(space.word(address.checked_add(u64::from(at))?)?, 8);
+        let group = follow(pointer(self.cgroups, 8)?, of.of_set)?;
         let (mut node, mut names) = (follow(group, of.node)?, Vec::new());
         while let Some(parent) = follow(node, of.parent) {
             if names.len() == CGROUP_DEPTH_MAX {
@@ -397,10 +398,6 @@ impl Task {
 pub fn name_of(comm: &[u8]) -> String {
     let end = comm.iter().position(|byte| *byte == 0).unwrap_or(comm.len());
     String::from_utf8_lossy(&comm[..end]).into_owned()
-}
-
-pub(super) fn is_pointer(address: u64) -> bool {
-    address >= KERNEL_START && address.is_multiple_of(8)
 }
 
 /// The tasks of a guest at about one time.
@@ -440,7 +437,7 @@ fn is_zombie_or_gone(space: &Space<'_>, leader: u64, offsets: &Offsets) -> bool 
 
 /// The threads of a process. `None` if what was read is no list of threads of one process.
 fn threads(space: &Space<'_>, leader: u64, offsets: &Offsets, torn: &mut u32) -> Option<Vec<Task>> {
-    let signal = space.word(leader.checked_add(u64::from(offsets.signal))?).filter(|signal| is_pointer(*signal))?;
+    let signal = pointer(space.word(leader.checked_add(u64::from(offsets.signal))?)?, 8)?;
     let mut found: Vec<Task> = Vec::new();
     for node in nodes(space, signal.wrapping_add(u64::from(offsets.thread_head)), torn)? {
         let task = Task::read(space, node.checked_sub(u64::from(offsets.thread_node))?, offsets)?;
@@ -459,7 +456,7 @@ fn nodes(space: &Space<'_>, head: u64, torn: &mut u32) -> Option<Vec<u64>> {
     /// How often a walk goes back.
     const BACK_MAX: u32 = 1 << 16;
     let next = |node: u64| {
-        let next = space.word(node).filter(|next| is_pointer(*next))?;
+        let next = pointer(space.word(node)?, 8)?;
         (space.word(next.checked_add(8)?)? == node).then_some(next)
     };
     let (mut found, mut way, mut back) = (Vec::new(), vec![head], 0);
