@@ -263,7 +263,6 @@ impl DumpedVm {
         let started = cores.iter().map(|(_, state)| *state).find(|state| state.paging.cr0 & CR0_PROTECTION != 0);
         if let Some((_, warning)) = image.find_in_ram(&[Arc::clone(&ram) as Arc<dyn Machine>])? {
             warnings.extend(warning);
-            warnings.extend(image.prepare());
         } else if let Some(state) = started {
             let read = |paging, address, into: &mut [u8]| Ok(Translator::new(paging).read(&*ram, address, into));
             warnings.extend(image.check(&state, read)?);

@@ -16,7 +16,7 @@ use glass_profiler_core::image::Image;
 use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
 use crate::files::OpenedFiles;
-use crate::memory::{AddressSpace, Machine};
+use crate::memory::{AddressSpace, Machine, memories_of};
 use crate::systems::linux::{self, Followed, GuestProcesses, InRam, Linux, Outside, Processes};
 use crate::systems::plan::{CopyPlan, GUEST, LinuxPlan, SPACE};
 use crate::systems::relocated;
@@ -74,6 +74,14 @@ pub(crate) struct VmImage {
     opened: OpenedFiles,
 }
 
+impl VmSettings {
+    /// What may be the RAM of a VMM's guest, if its kernel is to be found there: not if an ELF file shows what it runs.
+    pub(crate) fn memories(&self, pid: u32, opened: &OpenedFiles) -> Vec<Arc<dyn Machine>> {
+        let has_image = || self.symbols.iter().any(|file| symbols::is_elf(&file.path, opened));
+        if self.files_only || has_image() { Vec::new() } else { memories_of(pid) }
+    }
+}
+
 impl VmImage {
     /// Reads and parses the symbol files of a guest.
     pub(crate) fn load(kind: GuestKind, name: &str, settings: VmSettings) -> Result<VmImage, GuestError> {
@@ -96,14 +104,14 @@ impl VmImage {
     }
 
     /// Searches the guest's RAM, one of these memories, for a Linux kernel, if nothing else is known of the guest. Returns which of the memories
-    /// has it, and a warning for what could not be done; nothing needs to be [checked](VmImage::check) then.
+    /// has it, and what could not be done; nothing needs to be [checked](VmImage::check) or [prepared](VmImage::prepare) then.
     ///
     /// # Errors
     /// There is no kernel, and nothing else from which code could get names.
     pub(crate) fn find_in_ram(
         &mut self,
         memories: &[Arc<dyn Machine>],
-    ) -> Result<Option<(usize, Option<String>)>, GuestError> {
+    ) -> Result<Option<(usize, Vec<String>)>, GuestError> {
         // No more is known than the names of a kernel, which has them itself.
         let may_be_linux = self.programs.iter().all(|program| program.elf.is_none() && program.is_linux());
         if !may_be_linux || self.settings.files_only {
@@ -113,13 +121,11 @@ impl VmImage {
             let is_nameless = self.programs.is_empty() && self.settings.boot_image.is_none();
             return if is_nameless { Err(unknown(memories.is_empty())) } else { Ok(None) };
         };
-        let program = in_ram.program();
-        let mut linux = in_ram.linux(&program)?;
-        let warning = linux.warning.take();
+        let (program, linux, warnings) = in_ram.program()?;
         self.programs = vec![program];
         self.linux = Some((0, linux));
         self.in_ram = Some(in_ram);
-        Ok(Some((memory, warning)))
+        Ok(Some((memory, warnings)))
     }
 
     /// Compares the images with what the guest has in memory, finds a kernel that has moved, and copies the unwind tables
@@ -199,12 +205,7 @@ impl VmImage {
     /// Does what [`check`](VmImage::check) has left for when the guest runs again; returns a warning for what could
     /// not be done.
     pub(crate) fn prepare(&mut self) -> Option<String> {
-        let (index, linux) = self.linux.as_mut()?;
-        let warning = linux.parse();
-        if let (Some(in_ram), Some(orc)) = (&self.in_ram, &linux.orc) {
-            self.programs[*index].module_tables = in_ram.module_tables(orc);
-        }
-        warning
+        self.linux.as_mut()?.1.parse()
     }
 
     /// What the half that stops the VM needs, once [`check`](VmImage::check) has passed.

@@ -11,8 +11,7 @@ use crate::files::OpenedFiles;
 use crate::memory::{Machine, memories_of};
 use crate::sys::monotonic_ns;
 use crate::systems::image::{VmImage, VmSettings};
-use crate::systems::linux::GuestProcesses;
-use crate::systems::linux::Processes;
+use crate::systems::linux::{GuestProcesses, Processes};
 use crate::systems::plan::SPACE;
 use crate::systems::stack::registers_below;
 
@@ -102,8 +101,7 @@ impl LinuxGuest {
         };
         let mut image = VmImage::load_of(kind, name, settings, &access.opened)?;
         let found = image.find_in_ram(memories).map_err(no_kernel)?;
-        let warnings = warning.into_iter().chain(found.and_then(|(_, warning)| warning)).chain(image.prepare());
-        let warnings = warnings.collect();
+        let warnings = warning.into_iter().chain(found.into_iter().flat_map(|(_, warnings)| warnings)).collect();
         let processes = image.take_processes().ok_or_else(|| {
             GuestError::Unsupported(
                 "the kernel of the guest does not describe its structures (CONFIG_DEBUG_INFO_BTF), so its tasks cannot be read".to_owned(),

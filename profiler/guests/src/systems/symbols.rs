@@ -155,6 +155,17 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> Option<Range<u64>> {
     (!common.is_empty()).then_some(common)
 }
 
+/// Whether a file begins as ELF files do. Nothing else of it is read.
+pub(crate) fn is_elf(path: &Path, opened: &OpenedFiles) -> bool {
+    let file = opened.get(path).map_or_else(|| HostFile::open(path), HostFile::of_file);
+    file.is_ok_and(|file| has_elf_magic(&file))
+}
+
+fn has_elf_magic(file: &HostFile) -> bool {
+    let mut magic = [0; 4];
+    file.read_at(0, &mut magic) && magic == *b"\x7fELF"
+}
+
 fn read(path: &Path, opened: &OpenedFiles) -> Result<Content, GuestError> {
     let file = |error| GuestError::File { path: path.to_owned(), error };
     let known = opened.get(path);
@@ -171,8 +182,7 @@ fn read(path: &Path, opened: &OpenedFiles) -> Result<Content, GuestError> {
     }
     let opened = known.map_or_else(|| HostFile::open(path), HostFile::of_file).map_err(file)?;
     let landmarks = landmarks::all();
-    let mut magic = [0; 4];
-    if !opened.read_at(0, &mut magic) || magic != *b"\x7fELF" {
+    if !has_elf_magic(&opened) {
         if metadata.len() > MAP_BYTES_MAX {
             return Err(file(std::io::Error::other("too large for a map of symbols")));
         }

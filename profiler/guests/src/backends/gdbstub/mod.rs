@@ -35,11 +35,12 @@ use crate::arch::x86_64::CoreState;
 use crate::arch::x86_64::gdb::Layout;
 use crate::backends::access::KnownVm;
 use crate::error::GuestError;
+use crate::files::OpenedFiles;
 use crate::find::Vm;
 use crate::find::vcpus::choose_vcpus;
 use crate::memory::AddressSpace;
+use crate::memory::Physical;
 use crate::memory::Ram;
-use crate::memory::{Physical, memories_of};
 use crate::sys::monotonic_ns;
 use crate::systems::image::VmImage;
 pub use crate::systems::image::VmSettings;
@@ -149,8 +150,9 @@ impl QemuVm {
     /// traced, to any thread that waits.
     pub fn attach(vm: &Vm, settings: VmSettings) -> Result<KnownVm<QemuVm>, GuestError> {
         let vcpus = settings.vcpus.clone();
+        let memories = settings.memories(vm.pid, &OpenedFiles::default());
         let image = VmImage::load(GuestKind::Vm { vmm: vm.pid }, &vm.name, settings)?;
-        KnownVm::of(QemuVm::connect(vm, &vcpus)?, image, &memories_of(vm.pid))
+        KnownVm::of(QemuVm::connect(vm, &vcpus)?, image, &memories)
     }
 
     /// Connects, for samples of these vCPUs, of all if none is given. What the VM runs is not known yet.

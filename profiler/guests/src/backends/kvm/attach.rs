@@ -18,11 +18,12 @@ use crate::Guest;
 use crate::arch::x86_64::CoreState;
 use crate::backends::access::{self, KnownVm, VmAccess};
 use crate::error::GuestError;
+use crate::files::OpenedFiles;
 use crate::find::Vm;
 use crate::find::vcpus;
 use crate::find::vcpus::Descriptor;
 use crate::find::vcpus::is_wanted;
-use crate::memory::{AddressSpace, InUse, LiveSpace, Ram, memories_of};
+use crate::memory::{AddressSpace, InUse, LiveSpace, Ram};
 use crate::sys::arch::CAN_CALL_AGAIN;
 use crate::sys::{ChildSignals, Process, kvm_extension, monotonic_ns};
 use crate::systems::image::{VmImage, VmSettings};
@@ -76,8 +77,9 @@ impl KvmVm {
         prepare: impl FnOnce(KvmVm) -> KvmVm,
     ) -> Result<KnownVm<KvmVm>, GuestError> {
         let vcpus = settings.vcpus.clone();
+        let memories = settings.memories(vm.pid, &OpenedFiles::default());
         let image = VmImage::load(GuestKind::Vm { vmm: vm.pid }, &vm.name, settings)?;
-        KnownVm::of(prepare(KvmVm::seize(vm.pid, &vcpus)?), image, &memories_of(vm.pid))
+        KnownVm::of(prepare(KvmVm::seize(vm.pid, &vcpus)?), image, &memories)
     }
 
     /// Traces the threads of these vCPUs, of all if none is given. What the VM runs is not known yet.

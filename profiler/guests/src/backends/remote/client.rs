@@ -13,7 +13,6 @@ use crate::backends::access::{KnownVm, View, VmAccess};
 use crate::bytes::MESSAGE_BYTES_MAX;
 use crate::error::GuestError;
 use crate::files::{OpenedFiles, Opener};
-use crate::memory::memories_of;
 use crate::sys::{Packets, Received};
 use crate::systems::image::VmImage;
 use crate::systems::plan::CopyPlan;
@@ -297,7 +296,7 @@ pub fn attach(
     }
     let task = Task { subject, rate_hz, with_vmm, vcpus: settings.vcpus.clone() };
     // What the guest runs may be found there; before the rights over the VMM are given up.
-    let memories = kind.pid().map(memories_of).unwrap_or_default();
+    let memories = kind.pid().map_or_else(Vec::new, |pid| settings.memories(pid, &opened));
     let vm = RemoteVm::start(launcher, &task)?;
     let warning = launcher.before_parsing.and_then(|before_parsing| before_parsing());
     let image = VmImage::load_of(kind, name, settings, &opened)?;

@@ -162,12 +162,7 @@ impl Followed {
 
     /// Announces another kernel; returns how its samples are made.
     fn change(&mut self, in_ram: InRam, sink: &mut dyn FnMut(Event)) -> Result<CopyPlan, GuestError> {
-        let mut program = in_ram.program();
-        let mut linux = in_ram.linux(&program)?;
-        let warnings = [linux.warning.take(), linux.parse()];
-        if let Some(orc) = &linux.orc {
-            program.module_tables = in_ram.module_tables(orc);
-        }
+        let (program, linux, warnings) = in_ram.program()?;
         let tasks = in_ram.task_plan();
         let mut numbered = self.known.numbered();
         self.space = numbered.next_space();
@@ -180,7 +175,7 @@ impl Followed {
         for (range, bias, program) in program.programs(0, linux.orc.as_ref()) {
             sink(Event::Place { space: self.space, range, bias, program });
         }
-        warnings.into_iter().flatten().for_each(|text| sink(Event::Warning(text)));
+        warnings.into_iter().for_each(|text| sink(Event::Warning(text)));
         let linux = Some(LinuxPlan { tasks, ..linux.plan() });
         Ok(CopyPlan { stack_bytes: self.stack_bytes, programs: vec![self.range.clone()], linux, ..CopyPlan::default() })
     }

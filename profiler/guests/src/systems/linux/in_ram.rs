@@ -83,8 +83,8 @@ impl InRam {
         InRam { memory: Arc::clone(memory), kernel, modules, types }
     }
 
-    /// The kernel with its modules, as a program that is where it runs.
-    pub(crate) fn program(&self) -> GuestProgram {
+    /// The kernel with its modules, as a program that is where it runs, and its unwind tables; with what could not be done, one sentence each.
+    pub(crate) fn program(&self) -> Result<(GuestProgram, Linux, Vec<String>), GuestError> {
         let own = self.kernel.symbols.symbols().filter(|symbol| symbol.address >= self.kernel.text);
         let own = own.map(|symbol| (symbol.address, symbol.kind, symbol.name, ""));
         let of_modules = self.modules.iter().flat_map(|module| {
@@ -92,7 +92,7 @@ impl InRam {
         });
         let map = SymbolMap::of_kernel(own.chain(of_modules), &landmarks::all());
         let linked = map_range(&map);
-        GuestProgram {
+        let mut program = GuestProgram {
             path: PathBuf::from(format!("linux-{}", self.kernel.release())),
             elf: None,
             map: Some(Arc::new(map)),
@@ -102,12 +102,13 @@ impl InRam {
             is_right: true,
             bias: Cell::default(),
             module_tables: Vec::new(),
+        };
+        let mut linux = Linux::find(&program, &mut LiveSpace::new(&&*self.memory, self.kernel.paging))?;
+        let warnings = [linux.warning.take(), linux.parse()].into_iter().flatten().collect();
+        if let Some(orc) = &linux.orc {
+            program.module_tables = self.module_tables(orc);
         }
-    }
-
-    /// The kernel's unwind tables, where it keeps them.
-    pub(crate) fn linux(&self, program: &GuestProgram) -> Result<Linux, GuestError> {
-        Linux::find(program, &mut LiveSpace::new(&&*self.memory, self.kernel.paging))
+        Ok((program, linux, warnings))
     }
 
     /// How the task of a core is found. `None` if the kernel does not describe its types.
@@ -138,7 +139,7 @@ impl InRam {
     }
 
     /// The unwind tables of the modules, by their names; the kernel's own shows how they are written.
-    pub(crate) fn module_tables(&self, kernel: &OrcTable) -> Vec<(String, Arc<OrcTable>)> {
+    fn module_tables(&self, kernel: &OrcTable) -> Vec<(String, Arc<OrcTable>)> {
         let table = |module: &Module| {
             let (address, addresses, entries) = module.unwind.as_ref()?;
             let table = kernel.parse_of_module(*address, addresses, entries).ok()?;
