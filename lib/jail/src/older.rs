@@ -17,7 +17,9 @@ older! {
     ACCESS = SYS_access, "faccessat2";
     OPEN = SYS_open, "openat";
     POLL = SYS_poll, "ppoll";
+    RENAME = SYS_rename, "renameat2";
     READLINK = SYS_readlink, "readlinkat";
     STAT = SYS_stat, "newfstatat";
     UNLINK = SYS_unlink, "unlinkat";
+    RENAME = SYS_rename, "renameat2";
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Builds a service as a bootable VM image or as a Linux executable, with the release profile, and prints its path.
+/// Builds a service as a bootable image or a Linux executable, and prints its path.
 #[derive(clap::Args)]
 pub struct Args {
     /// Packages of services; cargo builds several in parallel, and each has the features that any of them selects [default: the package of

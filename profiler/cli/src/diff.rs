@@ -14,11 +14,12 @@ use glass_profiler_report::Side;
 use crate::console::{self, Busy, say};
 use crate::files;
 use crate::host_view::HostView;
+use crate::open;
 
 /// Functions in the table that goes to the terminal.
 const ROWS_DEFAULT: usize = 30;
 
-/// Compares recordings: where B spends more of its time than A, and where less.
+/// Compares recordings: where B spends more time than A, and where less.
 ///
 /// Shares are relative to the samples of each recording in which code ran, so duration and rate do not matter. Traces are compared by the median and
 /// p99 of their spans, waits and device requests. Each change comes with its statistical noise: `~` marks a change
@@ -37,6 +38,9 @@ pub struct Args {
     /// Where to write the page.
     #[arg(short, long, value_name = "FILE", default_value = "diff.html")]
     output: PathBuf,
+    /// Open the page in a browser.
+    #[arg(long, conflicts_with = "text")]
+    open: bool,
     /// Print a table instead of writing a page.
     #[arg(long, conflicts_with = "output")]
     text: bool,
@@ -82,6 +86,9 @@ pub fn run(arguments: Args) -> Result<()> {
     };
     files::write(output, |file| file.write_all(page.as_bytes()))?;
     say!("glass: {} and {} in {}", a.described(), b.described(), output.display());
+    if arguments.open {
+        open::show(output);
+    }
     Ok(())
 }
 

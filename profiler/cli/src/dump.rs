@@ -13,18 +13,18 @@ use glass_profiler_guests::find::{self, Found, Vm};
 use glass_profiler_session::target::find_vm;
 use indicatif::ProgressBar;
 
+use crate::arguments::parse_pid;
 use crate::console::{columns_max, say, spinner};
 use crate::files::PartFile;
 use crate::holder;
 use crate::record::watch_signals;
-use crate::target::parse_pid;
 
 /// When the progress is shown first.
 const SHOWN_AFTER: Duration = Duration::from_secs(1);
 /// The longest name of a VM in that of a file.
 const NAME_CHARS_MAX: usize = 64;
 
-/// Writes the memory and the registers of a running VM into a file, for crash, drgn, gdb and `glass record --post-mortem`.
+/// Writes memory and registers of a VM into a file, for crash, drgn, gdb and --post-mortem.
 ///
 /// The file is an ELF core, as QEMU's `dump-guest-memory` writes it, of any VMM. The VM stands while its RAM is copied, at about a second
 /// for each GiB that it uses, and runs on then. Pages of zeros take no space on the disk.
@@ -32,7 +32,7 @@ const NAME_CHARS_MAX: usize = 64;
 #[command(override_usage = "glass dump [OPTIONS] <--pid PID | --name NAME>")]
 pub struct Args {
     /// VM, by the process ID of its VMM.
-    #[arg(long, value_parser = parse_pid, conflicts_with = "name")]
+    #[arg(short, long, value_parser = parse_pid, conflicts_with = "name")]
     pid: Option<u32>,
     /// VM, by its name from `glass run`.
     #[arg(long)]

@@ -1,7 +1,8 @@
 //! `glass holder`: the process that stops a VM and reads it, or opens the files of a process, for `glass record` and `glass top`; or copies its
 //! RAM, or searches the copy, for `glass dump`. These start it by themselves.
 
-use std::fs::{self, File};
+use std::ffi::OsString;
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -14,6 +15,7 @@ use glass_profiler_guests::systems::vmcoreinfo;
 
 use crate::console::{print, say};
 use crate::jail;
+use crate::record::output::Unused;
 
 /// The name of the command.
 const NAME: &str = "holder";
@@ -21,25 +23,35 @@ const NAME: &str = "holder";
 /// Holds a VM or opens files for another process of glass.
 #[derive(clap::Args)]
 pub struct Args {
-    /// A file that is removed if it is empty and nothing is sampled: who made it may not.
+    /// A file that is removed if it is empty and nothing is sampled: the process that made it may not.
     #[arg(long)]
     new_file: Option<PathBuf>,
+    /// A file that gets its name then.
+    #[arg(long, requires = "new_file")]
+    old_file: Option<PathBuf>,
     /// The VM, the rate and the vCPUs; or files.
     task: Vec<String>,
 }
 
 /// How to start it: from this program itself, also if its file was replaced.
 pub fn launcher() -> Launcher {
-    Launcher { program: "/proc/self/exe".into(), arguments: vec![NAME.to_owned()], before_parsing: None }
+    Launcher { program: "/proc/self/exe".into(), arguments: vec![NAME.into()], before_parsing: None }
 }
 
-/// The same, for a process that enters this jail before it reads anything; `new_file` is one that it has made and could not remove then.
-pub fn launcher_of_prisoner(enter: fn() -> Option<String>, new_file: Option<&Path>) -> Launcher {
+/// The same, for a process that enters this jail before it reads anything; `unused` is a file that it has made and could not remove then.
+pub fn launcher_of_prisoner(enter: fn() -> Option<String>, unused: Option<Unused<'_>>) -> Launcher {
     let mut launcher = Launcher { before_parsing: Some(enter), ..launcher() };
-    if let Some(path) = new_file {
-        launcher.arguments.push(format!("--new-file={}", path.display()));
+    if let Some(Unused { path, old }) = unused {
+        launcher.arguments.push(argument("--new-file=", path));
+        launcher.arguments.extend(old.map(|old| argument("--old-file=", old)));
     }
     launcher
+}
+
+fn argument(option: &str, path: &Path) -> OsString {
+    let mut argument = OsString::from(option);
+    argument.push(path);
+    argument
 }
 
 /// Serves until the other process wants no more, or is gone.
@@ -59,12 +71,13 @@ pub fn run(arguments: &Args) -> Result<()> {
         }
         None => bail!("glass starts this command by itself: use glass record, glass dump or glass top"),
     };
-    if let Some(path) = arguments.new_file.as_ref().filter(|_| !was_sampled)
-        && fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0)
-    {
-        fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))?;
+    match &arguments.new_file {
+        Some(path) if !was_sampled => {
+            let unused = Unused { path, old: arguments.old_file.as_deref() };
+            unused.remove().with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Searches a dump, in the jail, and prints where it has `VMCOREINFO`.

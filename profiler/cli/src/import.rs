@@ -15,7 +15,7 @@ use crate::files;
 /// Warnings that are kept in the recording and shown.
 const WARNINGS_MAX: usize = 50;
 
-/// Converts a trace of another tracer to a recording. Reads files of mirage-profile (Lwt, MirageOS).
+/// Converts a trace of mirage-profile (Lwt, MirageOS) to a recording.
 #[derive(clap::Args)]
 pub struct Args {
     /// The trace.

@@ -26,7 +26,7 @@ const IMAGES_MAX: usize = 24;
 /// Characters of a build id: enough to distinguish two builds.
 const BUILD_ID_CHARS: usize = 16;
 
-/// Shows the contents of a recording: guest, tracks, images, profiler overhead and losses.
+/// Prints the contents of a recording: guest, tracks, images, overhead and losses.
 #[derive(clap::Args)]
 pub struct Args {
     /// The recording.

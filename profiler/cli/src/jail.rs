@@ -76,9 +76,13 @@ fn system_calls() -> SystemCalls {
     let calls = SystemCalls::of_every_program().with_threads();
     let older = [older::OPEN, older::STAT, older::ACCESS, older::READLINK].concat();
     let calls = [&files[..], &older, &output, &holder, &itself].into_iter().fold(calls, SystemCalls::allow);
-    // What libraries try, and do without: the file of a failed recording is removed by the holder.
-    let calls =
-        calls.refuse(older::UNLINK).refuse(&[libc::SYS_unlinkat, libc::SYS_socket, libc::SYS_sched_setaffinity]);
+    // What libraries try, and do without: the file of a failed recording is removed by the holder, and the earlier one gets its name back.
+    let calls = calls.refuse(older::UNLINK).refuse(older::RENAME).refuse(&[
+        libc::SYS_unlinkat,
+        libc::SYS_renameat2,
+        libc::SYS_socket,
+        libc::SYS_sched_setaffinity,
+    ]);
     // The size and the kind of the terminal.
     with_controls(calls, &[libc::TCGETS, libc::TIOCGWINSZ, PERF_EVENT_IOC_ENABLE, PERF_EVENT_IOC_DISABLE])
 }

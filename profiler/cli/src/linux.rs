@@ -11,6 +11,7 @@ use glass_profiler_guests::find::{self, Found};
 use glass_profiler_guests::systems::linux_guest::{Access, LinuxGuest};
 use glass_profiler_session::target::find_vm;
 
+use crate::arguments::parse_pid;
 use crate::console::say;
 use crate::holder;
 use crate::jail;
@@ -20,7 +21,7 @@ use crate::jail;
 #[group(id = "guest", multiple = false)]
 pub struct LinuxArgs {
     /// Linux guest, by the process ID of its VMM.
-    #[arg(long, value_name = "PID")]
+    #[arg(short, long, value_name = "PID", value_parser = parse_pid)]
     pub pid: Option<u32>,
     /// Linux guest, by its VM's name from `glass run`.
     #[arg(long, value_name = "NAME")]

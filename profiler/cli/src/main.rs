@@ -3,6 +3,7 @@
 // They panic when the reader is gone: `console` has what does not.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+mod arguments;
 mod build;
 mod completions;
 mod console;
@@ -11,6 +12,7 @@ mod disk;
 mod dump;
 mod export;
 mod files;
+mod help;
 mod holder;
 mod host_view;
 mod import;
@@ -19,6 +21,7 @@ mod jail;
 mod linux;
 mod man;
 mod new;
+mod open;
 mod ps;
 mod record;
 mod report;
@@ -33,10 +36,10 @@ mod trace;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use console::say;
 
-/// Runs services as processes or VMs, and profiles and traces VMs and processes from outside.
+/// Shows from outside where a VM or a process spends its time; runs services as VMs without an OS.
 #[derive(Parser)]
 #[command(name = "glass", version)]
 struct Arguments {
@@ -49,7 +52,9 @@ enum Command {
     New(new::Args),
     Build(build::Args),
     Run(run::Args),
+    #[command(hide = true)]
     Disk(disk::Args),
+    #[command(hide = true)]
     Tap(tap::Args),
     Ps(ps::Args),
     Stacks(stacks::Args),
@@ -70,7 +75,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Arguments::parse().command {
+    let matches = help::grouped(Arguments::command()).get_matches();
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let result = match arguments.command {
         Command::New(args) => new::run(args).map(|()| ExitCode::SUCCESS),
         Command::Build(args) => build::run(args).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => run::run(args),
@@ -78,11 +85,11 @@ fn main() -> ExitCode {
         Command::Tap(args) => tap::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Ps(args) => ps::run(args).map(|()| ExitCode::SUCCESS),
         Command::Stacks(args) => stacks::run(&args).map(|()| ExitCode::SUCCESS),
-        Command::Record(args) => record::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Record(args) => record::run(args),
         Command::Dump(args) => dump::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::run(args).map(|()| ExitCode::SUCCESS),
         Command::Tail(args) => tail::run(args).map(|()| ExitCode::SUCCESS),
-        Command::Trace(args) => trace::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Trace(args) => trace::run(args),
         Command::Report(args) => report::run(args).map(|()| ExitCode::SUCCESS),
         Command::Diff(args) => diff::run(args).map(|()| ExitCode::SUCCESS),
         Command::Export(args) => export::run(args).map(|()| ExitCode::SUCCESS),

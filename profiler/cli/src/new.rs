@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Creates the crate of a new service, which runs as a process and as a VM, with a test and a README.
+/// Creates the crate of a service, with a test and a README.
 #[derive(clap::Args)]
 pub struct Args {
     /// Name of the service and of its folder: lower-case letters, digits and hyphens.

@@ -25,7 +25,9 @@ const VMM_WIDTH_MAX: usize = 20;
 /// Indentation of the remarks under a row.
 const REMARK_INDENT: usize = 9;
 
-/// Lists the VMs of this machine, in dom0 the Xen domains, and the backend for each; or the processes of one Linux guest.
+/// Lists the VMs of this machine; with --pid, the processes of a Linux VM.
+///
+/// In dom0 it lists the domains of Xen, too. BACKEND is how `glass record` would stop and read the VM.
 ///
 /// The guest is not stopped: its list of processes is read from its RAM. START is the time since the start of the guest, NSPID the process ID in the
 /// process's own namespace.

@@ -3,7 +3,8 @@
 pub(crate) mod output;
 pub(crate) mod progress;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,11 +15,14 @@ use glass_profiler_guests::proc::has_ended;
 use glass_profiler_guests::systems::glasshouse::{self, Live};
 use glass_profiler_session::{Session, Sources, Tracing, Wish};
 
+use crate::arguments::parse_duration;
 use crate::console::say;
 use crate::holder;
 use crate::jail;
+use crate::open;
+use crate::report;
 use crate::target::{self, TargetArgs};
-use crate::trace::groups::{Groups, parse_groups};
+use crate::trace::groups::{GroupArgs, Groups, parse_groups};
 use crate::trace::open as open_traced;
 use output::Output;
 use progress::Progress;
@@ -31,23 +35,43 @@ use progress::Progress;
 pub struct Args {
     #[command(flatten)]
     target: TargetArgs,
-    /// Stop after this time; without it, at Ctrl-C or when the guest ends. The command itself is not stopped.
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    /// Stop after this time, in seconds or with a unit (500ms, 2m); without it, at Ctrl-C or when the guest ends. The command itself is not stopped.
+    #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
     /// Also trace these groups of events of a Glasshouse service, into the same recording: see `glass trace`.
     #[arg(long, value_name = "GROUPS", value_parser = parse_groups, num_args = 0..=1, default_missing_value = "all",
         require_equals = true, conflicts_with_all = ["post_mortem", "domain"])]
     trace: Option<Groups>,
+    /// With --trace, also calls of these functions: see `glass trace --functions`.
+    #[arg(long, value_name = "PATTERN", requires = "trace")]
+    functions: Vec<String>,
+    /// Functions to leave out of the trace.
+    #[arg(long, value_name = "PATTERN", requires = "trace")]
+    exclude: Vec<String>,
     /// Output file for the recording.
     #[arg(short, long, value_name = "FILE", default_value = "glass.pftrace")]
     output: PathBuf,
+    /// Make the page of the recording, and open it in a browser.
+    #[arg(long)]
+    open: bool,
 }
 
-pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(duration) if !duration.is_zero() => Ok(duration),
-        _ => Err("not a time above zero".to_owned()),
+impl Args {
+    /// The recording of a guest with its trace, with a rate of samples: what `glass trace --sample` was.
+    pub(crate) fn with_trace(
+        target: TargetArgs,
+        wanted: GroupArgs,
+        duration: Option<Duration>,
+        output: PathBuf,
+    ) -> Args {
+        let GroupArgs { groups, functions, exclude } = wanted;
+        Args { target, duration, trace: Some(groups), functions, exclude, output, open: false }
+    }
+
+    /// What is traced, if anything is.
+    fn traced(&self) -> Option<GroupArgs> {
+        let (functions, exclude) = (self.functions.clone(), self.exclude.clone());
+        self.trace.map(|groups| GroupArgs { groups, functions, exclude })
     }
 }
 
@@ -67,14 +91,20 @@ pub(crate) fn watch_signals(interrupted: &Arc<AtomicBool>, is_detached: &Arc<Ato
 }
 
 /// Records until the time limit, the end of the guest or Ctrl-C.
-pub fn run(arguments: Args) -> Result<()> {
+pub fn run(arguments: Args) -> Result<ExitCode> {
+    if arguments.open {
+        return match open::run_without_option()? {
+            None => report::open(&arguments.output).map(|()| ExitCode::SUCCESS),
+            Some(code) => Ok(code),
+        };
+    }
     // A pipe may wait for its reader here, which Ctrl-C ends.
     let output = Output::prepare(&arguments.output)?;
     // Before anything is attached to: from here on Ctrl-C ends the recording, not us.
     let interrupted = Arc::new(AtomicBool::new(false));
     let is_detached = Arc::new(AtomicBool::new(false));
     watch_signals(&interrupted, &is_detached).context("cannot watch for Ctrl-C")?;
-    record(&arguments, output, &interrupted, &is_detached)
+    record(&arguments, output, &interrupted, &is_detached).map(|()| ExitCode::SUCCESS)
 }
 
 /// What a session is to do, as long as Ctrl-C has not ended it.
@@ -97,18 +127,27 @@ fn record(arguments: &Args, output: Output, interrupted: &AtomicBool, is_detache
     // a moment, and finding it needs them.
     let is_prisoner = !(is_new && arguments.trace.is_some());
     let launcher =
-        if is_prisoner { holder::launcher_of_prisoner(jail::enter, output.new_file()) } else { holder::launcher() };
+        if is_prisoner { holder::launcher_of_prisoner(jail::enter, output.unused()) } else { holder::launcher() };
     let program = arguments.target.symbols.first().map(|file| file.path.as_path());
-    let open = match arguments.trace {
-        Some(groups) if !is_new => Some(Live::new(open_traced(&arguments.target.guest, program)?, groups.live())?),
+    let wanted = arguments.traced();
+    let open = match &wanted {
+        Some(wanted) if !is_new => {
+            let guest = open_traced(&arguments.target.guest, program)?;
+            let settings = wanted.settings(&guest)?;
+            Some(Live::new(guest, settings)?)
+        }
+        _ => None,
+    };
+    let starting = match (&wanted, arguments.target.command.first()) {
+        (Some(wanted), Some(program)) => Some(wanted.settings_of(Path::new(program), &program.to_string_lossy())?),
         _ => None,
     };
     let mut target = target::find(&arguments.target, launcher)?;
     let pid = target.pid;
-    let trace = match (open, arguments.trace) {
+    let trace = match (open, starting) {
         (Some(open), _) => Some(Tracing::Open(Box::new(open))),
-        (None, Some(groups)) => {
-            Some(Tracing::Starting { open: Box::new(move || glasshouse::open_process(pid)), settings: groups.live() })
+        (None, Some(settings)) => {
+            Some(Tracing::Starting { open: Box::new(move || glasshouse::open_process(pid)), settings })
         }
         (None, None) => None,
     };

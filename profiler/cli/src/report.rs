@@ -1,12 +1,13 @@
 //! `glass report`: shows a recording as a page or as text.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail, ensure};
 use clap::ValueEnum as _;
 use glass_profiler_core::model::Profile;
 use glass_profiler_core::names::printable;
+use glass_profiler_core::recording::Recording;
 use glass_profiler_core::trace;
 use glass_profiler_core::trace::model::Trace;
 use glass_profiler_core::view::View as SamplesView;
@@ -14,6 +15,7 @@ use glass_profiler_report::trace::{HIDDEN_DEFAULT, Settings, View, text as trace
 
 use crate::console::{self, Busy, say};
 use crate::files;
+use crate::open;
 
 /// Functions in the table for the terminal.
 const ROWS_DEFAULT: usize = 20;
@@ -28,6 +30,9 @@ pub struct Args {
     /// Output file for the page.
     #[arg(short, long, value_name = "FILE", default_value = "report.html")]
     output: PathBuf,
+    /// Open the page in a browser.
+    #[arg(long, conflicts_with = "text")]
+    open: bool,
     /// Print text instead of writing a page.
     #[arg(long, conflicts_with = "output")]
     text: bool,
@@ -159,15 +164,34 @@ pub fn run(arguments: Args) -> Result<()> {
         return console::print(&text);
     }
     files::ensure_other(&arguments.file, &arguments.output, "recording")?;
-    let side = side(&arguments);
-    let page = match &trace {
+    write_page(&recording, trace.as_ref(), side(&arguments), &arguments.output)?;
+    drop(busy);
+    if arguments.open {
+        open::show(&arguments.output);
+    }
+    Ok(())
+}
+
+/// Makes the page of a recording beside it, and opens it.
+pub(crate) fn open(file: &Path) -> Result<()> {
+    let (_, recording) = files::open(file)?;
+    let trace = (!recording.trace.is_empty()).then(|| trace::build(&recording.trace));
+    let page = open::page_of(file);
+    write_page(&recording, trace.as_ref(), SamplesView::default(), &page)?;
+    open::show(&page);
+    Ok(())
+}
+
+fn write_page(recording: &Recording, trace: Option<&Trace>, side: SamplesView, output: &Path) -> Result<()> {
+    let profile = &recording.profile;
+    let page = match trace {
         Some(trace) => glass_profiler_report::trace_html_in(profile, trace, side),
         None => glass_profiler_report::html_in(profile, side),
     };
-    files::write(&arguments.output, |file| file.write_all(page.as_bytes()))?;
-    drop(busy);
+    files::write(output, |file| file.write_all(page.as_bytes()))?;
     let events = trace.map_or(String::new(), |trace| format!(" and {} events", trace.event_count));
-    say!("glass: {} samples{events}{} in {output}", profile.samples.len(), files::warnings(&recording));
+    let (samples, warnings, output) = (profile.samples.len(), files::warnings(recording), output.display());
+    say!("glass: {samples} samples{events}{warnings} in {output}");
     Ok(())
 }
 

@@ -17,7 +17,7 @@ use crate::console::{self, say};
 use crate::linux::{LinuxArgs, torn};
 use text::Writer;
 
-/// Prints the stacks of the tasks of a Linux guest: of the kernel, and of the process that entered it.
+/// Prints the stack of each task of a Linux VM, in the kernel and in its process.
 ///
 /// The VM is not stopped. A task that ran while its stack was read is reported as such; a stack that is printed is of one moment. Names are from
 /// the kernel's own table, and from what the guest has of its files in memory.

@@ -16,9 +16,10 @@ use glass_profiler_core::words::{Describer, Line};
 use glass_profiler_guests::systems::glasshouse::Live;
 use glass_profiler_guests::{Flow, Source, read_clocks};
 
+use crate::arguments::parse_duration;
 use crate::console::{self, say};
 use crate::jail;
-use crate::record::{parse_seconds, print_command};
+use crate::record::print_command;
 use crate::target::GuestArgs;
 use crate::trace::groups::{GroupArgs, Groups};
 use crate::trace::open_any;
@@ -28,7 +29,7 @@ use stream::{Item, Stream, What};
 /// How long to wait for more events before printing.
 const ROUND: Duration = Duration::from_millis(50);
 
-/// Prints the events of a Glasshouse service live, one line for each event.
+/// Prints the events of a Glasshouse service live, a line each.
 ///
 /// A line shows the time since the start, the core, the task and the event. Lost events are printed as a line of their own.
 #[derive(clap::Args)]
@@ -53,12 +54,12 @@ pub struct Args {
     /// Stop after so many lines.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Stop after this time; without it, at Ctrl-C or when the guest ends.
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    /// Stop after this time, in seconds or with a unit (500ms, 2m); without it, at Ctrl-C or when the guest ends.
+    #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
     /// Command to run and follow from its start.
     #[arg(last = true)]
-    command: Vec<String>,
+    command: Vec<std::ffi::OsString>,
 }
 
 /// Has Ctrl-C and its like set a flag.

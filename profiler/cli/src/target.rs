@@ -1,5 +1,6 @@
 //! The guest and the sampling options on the command line. Shared by all commands that sample.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
@@ -7,6 +8,7 @@ use glass_profiler_guests::backends::remote::Launcher;
 use glass_profiler_guests::{GuestProcesses, SymbolFile, parse_address};
 use glass_profiler_session::target::{self, Request, Subject, Target};
 
+use crate::arguments::parse_pid;
 use crate::console::say;
 
 /// Highest rate that is tried.
@@ -16,19 +18,15 @@ const RATE_HZ_MAX: i64 = 100_000;
 #[derive(clap::Args, Clone, Default)]
 pub struct GuestArgs {
     /// Process, by its ID; if it is a VMM, its VM is meant.
-    #[arg(long, value_parser = parse_pid, conflicts_with_all = ["name", "command"])]
+    #[arg(short, long, value_parser = parse_pid, conflicts_with_all = ["name", "command"])]
     pub pid: Option<u32>,
     /// VM, by its name from `glass run`.
     #[arg(long, conflicts_with = "command")]
     pub name: Option<String>,
 }
 
-pub(crate) fn parse_pid(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| "not the number of a process".to_owned())
-}
-
 /// The guest, and how it is sampled.
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub struct TargetArgs {
     #[command(flatten)]
     pub guest: GuestArgs,
@@ -62,7 +60,7 @@ pub struct TargetArgs {
     pub no_names: bool,
     /// Samples per second and vCPU or thread [default: 997 for a process (a prime, to avoid lockstep with timers), 199 for KVM and Xen, 499
     /// with --host, 79 for a gdbstub].
-    #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=RATE_HZ_MAX))]
+    #[arg(short = 'F', long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=RATE_HZ_MAX))]
     pub rate: Option<u32>,
     /// Sample only this vCPU, by its number; may be given several times.
     #[arg(long = "vcpu", value_name = "N", conflicts_with = "command")]
@@ -78,16 +76,17 @@ pub struct TargetArgs {
     pub host: bool,
     /// Command to run and sample from its start.
     #[arg(last = true)]
-    pub command: Vec<String>,
+    pub command: Vec<OsString>,
     /// The command may not use our terminal.
     #[arg(skip)]
     pub quiet_command: bool,
 }
 
 /// How to stop and read a guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Backend {
     /// The one that disturbs the guest least: kvm for a VM under KVM, otherwise gdbstub; process for a process.
+    #[default]
     Auto,
     /// Stop the vCPU threads by ptrace and read the registers of the vCPUs from KVM.
     Kvm,

@@ -18,10 +18,11 @@ use anyhow::{Context, Result, anyhow};
 use glass_profiler_session::target::Target;
 use glass_profiler_session::{End, Session, Sources, Wish};
 
+use crate::arguments::parse_duration;
 use crate::console::{self, Busy, say};
 use crate::holder;
 use crate::jail;
-use crate::record::{parse_seconds, print_command};
+use crate::record::print_command;
 use crate::target::{self, TargetArgs};
 use work::{Counting, Shared};
 
@@ -38,8 +39,8 @@ const ONCE: Duration = Duration::from_secs(5);
 pub struct Args {
     #[command(flatten)]
     target: TargetArgs,
-    /// Stop after this time; for a single table, 5 s if not given.
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    /// Stop after this time, in seconds or with a unit (500ms, 2m); for a single table, 5 s if not given.
+    #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
     /// Show tasks instead of functions, for a Glasshouse service: what each does, what it waits on and since when.
     #[arg(long, conflicts_with_all = ["post_mortem", "domain", "backend", "vcpus"])]
@@ -51,7 +52,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 20)]
     rows: usize,
     /// Live screen: the weight of a sample halves in this time.
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     half_life: Duration,
 }
 

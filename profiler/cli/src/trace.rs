@@ -3,8 +3,9 @@
 pub mod groups;
 pub mod summary;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -18,14 +19,15 @@ use glass_profiler_core::model::Origin;
 use glass_profiler_guests::files::HostFiles;
 use glass_profiler_guests::systems::glasshouse::{self, Guest as TracedGuest, Live, LiveCounts, LiveSettings, Start};
 use glass_profiler_guests::{Counts, Flow, GuestError, Source, SymbolFile, read_clocks};
-use glass_profiler_session::target::{self, Request, Subject, Target};
+use glass_profiler_session::target;
 use glass_profiler_session::{Feed, Session, Sources, Tracing, Wish, Written};
 
+use crate::arguments::parse_duration;
 use crate::console::{Busy, say};
 use crate::jail;
 use crate::record::output::{self, Output};
-use crate::record::{parse_seconds, print_command, progress, watch_signals, wish};
-use crate::target::GuestArgs;
+use crate::record::{self, print_command, progress, watch_signals, wish};
+use crate::target::{GuestArgs, TargetArgs};
 use groups::{GroupArgs, Groups};
 use summary::Line;
 
@@ -37,7 +39,9 @@ const SNAPSHOT_PATIENCE: Duration = Duration::from_millis(400);
 /// How long to wait for groups to be switched off.
 const OFF_PATIENCE: Duration = Duration::from_millis(1500);
 
-/// Records tasks, waits, device requests, TCP segments, counters, spans and calls of a Glasshouse service.
+/// Records what a Glasshouse service waits for: tasks, devices, TCP segments, spans.
+///
+/// Groups of events are tasks, cores, devices, TCP segments, counters, spans, MPI and calls of functions.
 #[derive(clap::Args)]
 #[command(override_usage = "glass trace [OPTIONS] <--pid PID | --name NAME | --post-mortem FILE | -- COMMAND...>")]
 pub struct Args {
@@ -55,18 +59,18 @@ pub struct Args {
     /// Read the events that the service has already recorded, without switching groups.
     #[arg(long, conflicts_with_all = ["duration", "sample", "command", "functions", "exclude"])]
     last: bool,
-    /// Also sample call stacks, with this rate per second, as `glass record` does.
-    #[arg(long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    /// Also sample call stacks: the earlier name of `glass record --trace --rate HZ`.
+    #[arg(long, value_name = "HZ", hide = true, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     sample: Option<u32>,
-    /// Stop after this time; without it, at Ctrl-C or when the guest ends.
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    /// Stop after this time, in seconds or with a unit (500ms, 2m); without it, at Ctrl-C or when the guest ends.
+    #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
     /// Output file for the recording.
     #[arg(short, long, value_name = "FILE", default_value = "glass.pftrace")]
     output: PathBuf,
     /// Command to run and trace from its start.
     #[arg(last = true)]
-    command: Vec<String>,
+    command: Vec<OsString>,
 }
 
 /// The signals that end a recording.
@@ -76,21 +80,29 @@ struct Signals {
 }
 
 /// Traces according to the arguments.
-pub fn run(arguments: Args) -> Result<()> {
+pub fn run(arguments: Args) -> Result<ExitCode> {
+    if let Some(rate) = arguments.sample {
+        say!("glass: `glass trace --sample {rate}` is now `glass record --trace --rate {rate}`, which runs instead");
+        return record::run(sampled(arguments, rate));
+    }
+    traced(&arguments).map(|()| ExitCode::SUCCESS)
+}
+
+fn traced(arguments: &Args) -> Result<()> {
     if arguments.wanted.groups() == Groups(0) && !arguments.last && arguments.post_mortem.is_none() {
-        return switch_off(&arguments);
+        return switch_off(arguments);
     }
     // A pipe may wait for its reader here, which Ctrl-C ends.
     let output = Output::prepare(&arguments.output)?;
     let signals = Signals { interrupted: Arc::default(), is_detached: Arc::default() };
     watch_signals(&signals.interrupted, &signals.is_detached).context("cannot watch for Ctrl-C")?;
     if let Some(file) = &arguments.post_mortem {
-        return post_mortem(&arguments, file, output);
+        return post_mortem(arguments, file, output);
     }
     if arguments.last {
-        return snapshot(&arguments, output);
+        return snapshot(arguments, output);
     }
-    live(&arguments, output, &signals)
+    live(arguments, output, &signals)
 }
 
 /// The selected running guest; `program` is its program, if it is given.
@@ -103,7 +115,7 @@ pub(crate) fn open(guest: &GuestArgs, program: Option<&Path>) -> Result<TracedGu
 }
 
 /// Starts a command with these groups on and waits until it has a trace, or until `stop` is set.
-fn open_command(words: &[String], groups: Groups, stop: &AtomicBool) -> Result<(TracedGuest, Child)> {
+fn open_command(words: &[OsString], groups: Groups, stop: &AtomicBool) -> Result<(TracedGuest, Child)> {
     let (program, rest) = words.split_first().context("there is no command")?;
     // Until we have found its trace, the command writes events already. Functions are switched on when they are selected.
     let groups = Groups(groups.0 & !(Group::Functions as u32));
@@ -113,6 +125,7 @@ fn open_command(words: &[String], groups: Groups, stop: &AtomicBool) -> Result<(
         command.env("GLASS_TRACE", groups.names());
     }
     let child = command.spawn();
+    let program = program.to_string_lossy().into_owned();
     let mut child = child.map_err(|error| GuestError::Command { program: program.clone(), error })?;
     let begun = Instant::now();
     let _busy = Busy::with(&format!("waiting for {program} to keep a trace"));
@@ -138,7 +151,7 @@ fn open_command(words: &[String], groups: Groups, stop: &AtomicBool) -> Result<(
 pub(crate) fn open_any(
     guest: &GuestArgs,
     program: Option<&Path>,
-    command: &[String],
+    command: &[OsString],
     groups: Groups,
     stop: &AtomicBool,
 ) -> Result<(TracedGuest, Option<Child>)> {
@@ -148,12 +161,12 @@ pub(crate) fn open_any(
     }
 }
 
-/// The sampling in addition.
-fn sampled(arguments: &Args, pid: u32, rate: u32) -> Result<Target> {
-    let symbols = arguments.symbols.iter().map(|path| SymbolFile::from(path.clone())).collect();
-    let target = target::open(&Request { symbols, rate_hz: Some(rate), ..Request::new(Subject::Process(pid)) })?;
-    target.remarks.iter().for_each(|remark| say!("glass: {remark}"));
-    Ok(target)
+/// The same as arguments of `glass record`.
+fn sampled(arguments: Args, rate: u32) -> record::Args {
+    let Args { guest, symbols, wanted, duration, output, command, .. } = arguments;
+    let symbols = symbols.into_iter().map(SymbolFile::from).collect();
+    let target = TargetArgs { guest, symbols, rate: Some(rate), command, ..TargetArgs::default() };
+    record::Args::with_trace(target, wanted, duration, output)
 }
 
 fn origin(arguments: &Args, guest: String, backend: &str) -> Origin {
@@ -167,28 +180,12 @@ fn live(arguments: &Args, output: Output, signals: &Signals) -> Result<()> {
     let (pid, is_vm, title) = (guest.pid, guest.is_vm, guest.title.clone());
     let settings = arguments.wanted.settings(&guest)?.of_command(child.is_some());
     let live = Live::new(guest, settings)?;
-    if arguments.sample.is_none() {
-        // What has the memory of the trace open needs no rights to read it.
-        jail::enter_and_say();
-    }
-    let mut target = match arguments.sample {
-        Some(rate) => Some(sampled(arguments, pid, rate)?),
-        None => None,
-    };
-    let origin = match &target {
-        Some(target) => {
-            Origin { backend: format!("{}; its own trace", target.origin.backend), ..target.origin.clone() }
-        }
-        None => origin(arguments, title.clone(), "its own trace"),
-    };
-    let sources = Sources {
-        guest: target.is_none().then(|| traced_guest(is_vm, pid, &title)),
-        samples: target.as_mut().map(|target| target.source.as_mut() as &mut dyn Source),
-        trace: Some(Tracing::Open(Box::new(live))),
-    };
-    let session = Session::announce(sources)?;
-    let files = if arguments.sample.is_some() { output::host_files() } else { HostFiles::default() };
-    let file = output.into_recording(session.clocks(), &origin, files)?;
+    // What has the memory of the trace open needs no rights to read it.
+    jail::enter_and_say();
+    let origin = origin(arguments, title.clone(), "its own trace");
+    let guest = Some(traced_guest(is_vm, pid, &title));
+    let session = Session::announce(Sources { guest, samples: None, trace: Some(Tracing::Open(Box::new(live))) })?;
+    let file = output.into_recording(session.clocks(), &origin, HostFiles::default())?;
     let running = session.start(file)?;
     let until =
         arguments.duration.map_or("until Ctrl-C".to_owned(), |duration| format!("for {} s", duration.as_secs_f64()));
@@ -206,7 +203,7 @@ fn live(arguments: &Args, output: Output, signals: &Signals) -> Result<()> {
     let (written, outcome) = ended.finish().with_context(|| output::cannot_go_on(&arguments.output))?;
     let elapsed = outcome.status.elapsed;
     let traced = outcome.traced.as_ref().and_then(|traced| traced.as_ref().ok());
-    summary(arguments, &written, elapsed, traced, target.is_some());
+    summary(arguments, &written, elapsed, traced);
     if child.is_some() {
         print_command(pid, &title);
     }
@@ -220,11 +217,8 @@ pub(crate) fn traced_guest(is_vm: bool, pid: u32, name: &str) -> Guest {
 }
 
 /// Prints what a recording holds.
-fn summary(arguments: &Args, written: &Written, elapsed: Duration, traced: Option<&LiveCounts>, is_sampled: bool) {
+fn summary(arguments: &Args, written: &Written, elapsed: Duration, traced: Option<&LiveCounts>) {
     progress::written(&arguments.output, elapsed);
-    if is_sampled {
-        progress::samples(written, elapsed);
-    }
     if let Some(counts) = traced {
         let is_over_time = !arguments.last && arguments.post_mortem.is_none();
         summary::summary(counts, is_over_time.then_some(elapsed));
@@ -265,7 +259,7 @@ fn snapshot(arguments: &Args, output: Output) -> Result<()> {
     let elapsed = start.elapsed();
     let end_ns = clocks.monotonic_ns + elapsed.as_nanos() as u64;
     let written = feed.finish(Counts::default(), end_ns).with_context(cannot)?;
-    summary(arguments, &written, elapsed, Some(&counts), false);
+    summary(arguments, &written, elapsed, Some(&counts));
     Ok(())
 }
 
@@ -282,7 +276,7 @@ fn post_mortem(arguments: &Args, file: &Path, output: Output) -> Result<()> {
     let (written, outcome) = ended.finish().with_context(|| output::cannot_go_on(&arguments.output))?;
     let read = dump.read_counts();
     let counts = LiveCounts { read, clock_error_ns: Some(u64::MAX), ..LiveCounts::default() };
-    summary(arguments, &written, outcome.status.elapsed, Some(&counts), false);
+    summary(arguments, &written, outcome.status.elapsed, Some(&counts));
     if read.events == 0 {
         say!("glass: the guest had written no events: none were on");
     }

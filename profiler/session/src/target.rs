@@ -1,5 +1,6 @@
 //! What is to be sampled and how: from what a user names to something that can be sampled.
 
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
 use std::io::ErrorKind::NotFound;
@@ -32,9 +33,9 @@ pub enum Subject {
     /// A command that is started for it.
     Command {
         /// Its program.
-        program: String,
+        program: OsString,
         /// What follows it.
-        arguments: Vec<String>,
+        arguments: Vec<OsString>,
         /// It may not use our terminal.
         is_quiet: bool,
     },
@@ -260,15 +261,15 @@ fn process_target(request: &Request, (process, opened): (Process, OpenedFiles), 
     Target { source: Box::new(process), origin, is_guest: false, pid, remarks: Vec::new(), is_remote: false, opened }
 }
 
-fn command(request: &Request, program: &str, arguments: &[String], is_quiet: bool) -> Result<Target, TargetError> {
+fn command(request: &Request, program: &OsStr, arguments: &[OsString], is_quiet: bool) -> Result<Target, TargetError> {
     let mut command = Command::new(program);
     command.args(arguments);
     if is_quiet {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     }
     let process = attach(request, || Ok(Process::spawn(command, request.process_settings())?))?;
-    let name = program.rsplit('/').next().unwrap_or(program);
-    Ok(process_target(request, process, name))
+    let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy();
+    Ok(process_target(request, process, &name))
 }
 
 fn process(request: &Request, pid: u32) -> Result<Target, TargetError> {

@@ -1,5 +1,5 @@
-//! The file of a recording: seen to be writable before anything is attached to, emptied only after that
-//! has worked, so that a mistake costs no earlier recording.
+//! The file of a recording: seen to be writable before anything is attached to. An earlier recording is kept as NAME.old, and a mistake costs
+//! none.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter};
@@ -17,26 +17,63 @@ use crate::console::say;
 /// A recording in a file.
 pub(crate) type FileRecording = Recording<BufWriter<File>, HostFiles>;
 
-/// A file that can be written. Dropped without [`into_recording`](Output::into_recording), it leaves no new file behind.
+/// A file that can be written. A recording that has its name is kept as NAME.old. Dropped without
+/// [`into_recording`](Output::into_recording), it leaves no new file behind, and the earlier one has its name again.
 pub(crate) struct Output {
     path: PathBuf,
     file: Option<File>,
     is_new: bool,
+    /// Where the earlier recording is by now.
+    old: Option<PathBuf>,
+}
+
+/// The new file of a recording that was not begun, to be removed by a process that may.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Unused<'a> {
+    pub(crate) path: &'a Path,
+    /// What gets its name again.
+    pub(crate) old: Option<&'a Path>,
+}
+
+impl Unused<'_> {
+    /// Removes it if it is empty still.
+    pub(crate) fn remove(self) -> io::Result<()> {
+        if !fs::metadata(self.path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0) {
+            return Ok(());
+        }
+        match self.old {
+            Some(old) => fs::rename(old, self.path),
+            None => fs::remove_file(self.path),
+        }
+    }
 }
 
 impl Output {
-    /// Opens the file, without changing what is in it.
+    /// Opens the file. One that is there and not empty is renamed.
     pub(crate) fn prepare(path: &Path) -> Result<Output> {
+        let cannot = || format!("cannot write {}", path.display());
+        // Of a link, the file is meant.
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let has_content = fs::metadata(&path).is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0);
+        let old = match has_content {
+            true => {
+                // Also in a folder where files can be renamed: this one may be protected.
+                File::options().write(true).open(&path).with_context(cannot)?;
+                let mut old = path.clone().into_os_string();
+                old.push(".old");
+                fs::rename(&path, &old).with_context(cannot)?;
+                Some(PathBuf::from(old))
+            }
+            false => None,
+        };
         let is_new = !path.exists();
-        // What is in it goes later, in `begin`.
-        let file = File::options().write(true).create(true).truncate(false).open(path);
-        let file = file.with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Output { path: path.to_owned(), file: Some(file), is_new })
+        let file = File::options().write(true).create(true).truncate(false).open(&path);
+        Ok(Output { file: Some(file.with_context(cannot)?), path, is_new, old })
     }
 
-    /// Its path, if it was made just now.
-    pub(crate) fn new_file(&self) -> Option<&Path> {
-        self.is_new.then_some(&self.path)
+    /// Its file, if it was made just now.
+    pub(crate) fn unused(&self) -> Option<Unused<'_>> {
+        self.is_new.then_some(Unused { path: &self.path, old: self.old.as_deref() })
     }
 
     /// The file itself.
@@ -74,9 +111,42 @@ pub(crate) fn cannot_go_on(path: &Path) -> String {
 
 impl Drop for Output {
     fn drop(&mut self) {
-        if self.is_new && self.file.is_some() {
-            // If it cannot be removed, an empty file stays, which a report calls so.
-            let _ = fs::remove_file(&self.path);
+        if let Some(unused) = self.unused().filter(|_| self.file.is_some()) {
+            // In a jail without a holder an empty file stays, which a report calls so.
+            match (unused.remove(), unused.old) {
+                (Err(_), Some(old)) => say!("glass: the earlier recording is {}", old.display()),
+                _ => {}
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glass_tests::folder::Folder;
+
+    #[test]
+    fn an_earlier_recording_is_kept() {
+        let folder = Folder::new("record-output").unwrap();
+        let (path, old) = (folder.file("glass.pftrace"), folder.file("glass.pftrace.old"));
+        let read = |path: &Path| fs::read_to_string(path).ok();
+        drop(Output::prepare(&path).unwrap());
+        assert!(!path.exists());
+        for text in ["first", "second"] {
+            let mut begun = Output::prepare(&path).unwrap().begin().unwrap();
+            std::io::Write::write_all(&mut begun, text.as_bytes()).unwrap();
+        }
+        assert_eq!((read(&path).as_deref(), read(&old).as_deref()), (Some("second"), Some("first")));
+        // A mistake, in this process or in one that may rename nothing.
+        drop(Output::prepare(&path).unwrap());
+        assert_eq!(read(&path).as_deref(), Some("second"));
+        let mut output = Output::prepare(&path).unwrap();
+        output.unused().unwrap().remove().unwrap();
+        output.file = None;
+        assert_eq!(read(&path).as_deref(), Some("second"));
+        // What is no file has no earlier one.
+        assert!(Output::prepare(Path::new("/dev/null")).unwrap().unused().is_none());
+        assert!(!Path::new("/dev/null.old").exists());
     }
 }

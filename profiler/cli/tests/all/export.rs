@@ -125,7 +125,7 @@ fn a_damaged_recording_is_used_as_far_as_it_goes() {
 /// All subcommands, from the list that the command prints.
 fn subcommands() -> Vec<String> {
     let help = stdout(&["--help"]);
-    let list = help.split("Commands:").nth(1).unwrap().split("Options:").next().unwrap().to_owned();
+    let list = help.split("Usage:").nth(1).unwrap().split("Options:").next().unwrap().to_owned();
     let names: Vec<String> = list
         .lines()
         .filter(|line| line.starts_with("  ") && !line.starts_with("   "))

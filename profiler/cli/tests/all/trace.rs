@@ -18,11 +18,15 @@ fn what_cannot_be_traced_is_said_in_one_sentence() {
     let ended = trace(&["--", "true"]);
     assert!(ended.contains("true has ended") && ended.contains("Glasshouse"), "{ended}");
     let program = std::env::current_exe().unwrap().display().to_string();
-    assert!(trace(&["--post-mortem", &program]).contains("holds no trace"));
     assert!(trace(&["--post-mortem", "/no/such/file"]).contains("/no/such/file"));
+    assert_eq!(std::fs::read(&old).unwrap(), b"precious", "an earlier recording is lost");
+    // What parses a dump may rename nothing any more.
+    let output = glass(&["trace", "--output", &old, "--post-mortem", &program]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("holds no trace") && stderr.contains("the earlier recording is"), "{stderr}");
     let text = folder.write("text", b"no dump");
     assert!(trace(&["--post-mortem", &text, "--symbols", &program]).contains("GLASS_TRACE"));
-    assert_eq!(std::fs::read(&old).unwrap(), b"precious", "an earlier recording is lost");
+    assert_eq!(std::fs::read(format!("{old}.old")).unwrap(), b"precious", "an earlier recording is lost");
     let unwritable = complaint(&["trace", "--output", "/no/such/folder/x", "--pid", &own]);
     assert!(unwritable.contains("cannot write /no/such/folder/x"), "{unwritable}");
 }

@@ -176,7 +176,7 @@ impl Opener {
     ///
     /// # Errors
     /// It cannot be started.
-    pub fn start(program: &Path, arguments: &[String]) -> Result<Opener, GuestError> {
+    pub fn start(program: &Path, arguments: &[std::ffi::OsString]) -> Result<Opener, GuestError> {
         let action = || "start the process that opens files".to_owned();
         let failed = |error| GuestError::System { action: action(), error };
         let (packets, its_end) = Packets::pair().map_err(failed)?;

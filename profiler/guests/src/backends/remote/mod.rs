@@ -29,7 +29,7 @@ pub struct Launcher {
     /// The program.
     pub program: PathBuf,
     /// Its first arguments; those of [`Task::to_arguments`] follow. It passes its standard input to [`serve`].
-    pub arguments: Vec<String>,
+    pub arguments: Vec<std::ffi::OsString>,
     /// Called when the holder runs and all files are open, before this process parses anything: it gives up what it does not need, and
     /// returns a warning if it cannot.
     pub before_parsing: Option<fn() -> Option<String>>,
