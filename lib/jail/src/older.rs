@@ -21,5 +21,4 @@ older! {
     READLINK = SYS_readlink, "readlinkat";
     STAT = SYS_stat, "newfstatat";
     UNLINK = SYS_unlink, "unlinkat";
-    RENAME = SYS_rename, "renameat2";
 }

@@ -3,7 +3,7 @@
 use glass_lib_trace::{LEVELS, LevelFilter, parse_level};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -99,13 +99,13 @@ Options:
   --disk PATH        a file or block device as the next disk; may be repeated
   --disk-size SIZE   create that disk with this size if it is missing: 1G, 512M, 64K or bytes
   --share PATH[:ro]  a directory whose files the service may use, or only read
-  --bind ADDRESS     the address to listen on (default ::, every one of IPv6 and IPv4)
+  --bind ADDRESS     the address to listen on (default 127.0.0.1, for this machine only; :: is every address of IPv6 and IPv4)
   --vsock PATH       a unix socket that stands for vsock, as VMs have it: a client writes `CONNECT PORT` and a line end
   --log LEVEL        print messages of this level and worse: off, error, warn (default), info, debug or trace
   --cores COUNT      threads that run tasks of the service, if it uses them (default 1, at most {CORES_MAX})
   --help             this text
 
-Example: {name} --disk {name}.img --disk-size 1G --bind 127.0.0.1 -- --port 8080
+Example: {name} --disk {name}.img --disk-size 1G --bind :: -- --port 8080
 "
     )
 }
@@ -113,7 +113,7 @@ Example: {name} --disk {name}.img --disk-size 1G --bind 127.0.0.1 -- --port 8080
 impl Options {
     /// Reads a command line without its program name.
     pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Options, OptionsError> {
-        let bind = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+        let bind = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let mut options = Options {
             disks: Vec::new(),
             share: None,
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(options.service_args, ["--disk", "c", "--", "--help"]);
         let nothing = parse("").unwrap();
         assert_eq!((nothing.disks.len(), nothing.service_args.len()), (0, 0));
-        assert!(nothing.bind.is_unspecified());
+        assert!(nothing.bind.is_loopback(), "a service is reached from outside when its user wants it");
         assert_eq!(nothing.log, LevelFilter::WARN);
     }
 

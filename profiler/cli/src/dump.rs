@@ -34,7 +34,7 @@ pub struct Args {
     /// VM, by the process ID of its VMM.
     #[arg(short, long, value_parser = parse_pid, conflicts_with = "name")]
     pid: Option<u32>,
-    /// VM, by its name from `glass run`.
+    /// VM, by its name (of `glass run`, libvirt, or QEMU's -name).
     #[arg(long)]
     name: Option<String>,
     /// Let the VM run meanwhile: vCPUs stop one by one for their registers only, and what changes during the copy may be torn.

@@ -23,7 +23,7 @@ pub struct LinuxArgs {
     /// Linux guest, by the process ID of its VMM.
     #[arg(short, long, value_name = "PID", value_parser = parse_pid)]
     pub pid: Option<u32>,
-    /// Linux guest, by its VM's name from `glass run`.
+    /// Linux guest, by its VM's name (of `glass run`, libvirt, or QEMU's -name).
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// Linux guest in a memory dump (`glass dump`, QEMU `dump-guest-memory`, `virsh dump --memory-only`).

@@ -5,6 +5,7 @@ mod tasks;
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -64,8 +65,13 @@ struct Row {
 
 fn row(vm: Vm, version: Option<String>) -> Row {
     let Plan { backends, obstacles, drawback } = choose::plan(&vm, BackendChoice::Any);
+    // What else its backends lack is of no use to a user who may reach none.
+    let remarks = match foreign_owner(vm.pid).filter(|_| backends.is_empty()) {
+        Some(owner) => vec![format!("it belongs to {owner}: run glass as that user, or as root")],
+        None => obstacles.iter().map(|(_, error)| error.to_string()).chain(drawback).collect(),
+    };
     Row {
-        remarks: obstacles.iter().map(|(_, error)| error.to_string()).chain(drawback).collect(),
+        remarks,
         backend: backends.first().copied(),
         pid: vm.pid,
         name: vm.name,
@@ -77,6 +83,13 @@ fn row(vm: Vm, version: Option<String>) -> Row {
         symbols: vm.elf,
         links: vm.links,
     }
+}
+
+/// The user of a process, if we are another one and not root.
+fn foreign_owner(pid: u32) -> Option<String> {
+    let own = rustix::process::geteuid().as_raw();
+    let owner = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
+    (own != 0 && owner != own).then(|| if owner == 0 { "root".to_owned() } else { format!("user {owner}") })
 }
 
 /// What joins a VM with its host, a sentence each.

@@ -94,6 +94,9 @@ pub struct Args {
     /// Network of the VM: `user` (QEMU's user-mode network, needs no privileges), `none`, or `tap=NAME` of an existing TAP device.
     #[arg(long, default_value = "user", value_parser = parse_network)]
     net: Network,
+    /// Address of this machine that the service listens on [default: 127.0.0.1, for this machine only]; `::` is every address. Processes only.
+    #[arg(long, value_name = "ADDRESS")]
+    bind: Option<IpAddr>,
     /// Give the service vsock; its clients connect to the unix socket PATH and write `CONNECT PORT` and a line end.
     /// Without PATH, a VM gets a socket whose path is printed. A VM needs the program vhost-device-vsock
     #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
@@ -249,6 +252,9 @@ fn run_process(args: &Args, program: &Path, name: &str, signals: &Signals) -> Re
     }
     if let Some(Some(path)) = &args.vsock {
         command.arg("--vsock").arg(path);
+    }
+    if let Some(address) = args.bind {
+        command.arg("--bind").arg(address.to_string());
     }
     if args.log != LOG_DEFAULT {
         command.args(["--log", &args.log]);

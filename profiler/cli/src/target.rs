@@ -17,12 +17,24 @@ const RATE_HZ_MAX: i64 = 100_000;
 /// A running guest.
 #[derive(clap::Args, Clone, Default)]
 pub struct GuestArgs {
-    /// Process, by its ID; if it is a VMM, its VM is meant.
-    #[arg(short, long, value_parser = parse_pid, conflicts_with_all = ["name", "command"])]
-    pub pid: Option<u32>,
-    /// VM, by its name from `glass run`.
+    /// Process, by its ID; if it is a VMM, its VM is meant. Several processes, separated by commas, are sampled together.
+    #[arg(id = "pid", short, long = "pid", value_name = "PID", value_delimiter = ',', value_parser = parse_pid,
+        conflicts_with_all = ["name", "command"])]
+    pub pids: Vec<u32>,
+    /// VM, by its name (of `glass run`, libvirt, or QEMU's -name).
     #[arg(long, conflicts_with = "command")]
     pub name: Option<String>,
+}
+
+impl GuestArgs {
+    /// The process, for a command that is about one. Fails if there are several.
+    pub fn pid(&self) -> Result<Option<u32>> {
+        match self.pids[..] {
+            [] => Ok(None),
+            [pid] => Ok(Some(pid)),
+            _ => bail!("a trace is of one service: give one --pid"),
+        }
+    }
 }
 
 /// The guest, and how it is sampled.
@@ -112,7 +124,7 @@ impl TargetArgs {
         if let Some(name) = &self.domain {
             return Ok(Subject::Domain { name: name.clone(), force: self.force_xen });
         }
-        Ok(match (&self.command[..], &self.post_mortem, &self.guest.name, self.guest.pid) {
+        Ok(match (&self.command[..], &self.post_mortem, &self.guest.name, &self.guest.pids[..]) {
             ([program, arguments @ ..], ..) => Subject::Command {
                 program: program.clone(),
                 arguments: arguments.to_vec(),
@@ -120,7 +132,8 @@ impl TargetArgs {
             },
             (_, Some(file), ..) => Subject::Dump(file.clone()),
             (_, _, Some(name), _) => Subject::Named(name.clone()),
-            (.., Some(pid)) => Subject::Process(pid),
+            (.., [pid]) => Subject::Process(*pid),
+            (.., pids @ [_, ..]) => Subject::Processes(pids.to_vec()),
             _ => bail!("no guest is named: give --pid, --name, --domain, --post-mortem or `-- COMMAND`"),
         })
     }

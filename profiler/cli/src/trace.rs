@@ -107,7 +107,7 @@ fn traced(arguments: &Args) -> Result<()> {
 
 /// The selected running guest; `program` is its program, if it is given.
 pub(crate) fn open(guest: &GuestArgs, program: Option<&Path>) -> Result<TracedGuest> {
-    Ok(match (&guest.name, guest.pid) {
+    Ok(match (&guest.name, guest.pid()?) {
         (Some(name), _) => glasshouse::open_vm(&target::find_vm(name)?, program)?,
         (None, Some(pid)) => glasshouse::open(pid, program)?,
         (None, None) => bail!("no guest is named: give --pid, --name or `-- COMMAND`"),

@@ -69,17 +69,18 @@ pub(crate) struct Descendant {
     pub(crate) parent: Option<u32>,
 }
 
-/// A process and those that it has started, directly or not, each after its parent. A process whose parent has ended belongs to another.
-pub(crate) fn descendants(pid: u32) -> Vec<Descendant> {
+/// Processes and those that they have started, directly or not, each once and after its parent, unless that is started by a later one of
+/// `pids`. A process whose parent has ended belongs to another.
+pub(crate) fn descendants(pids: &[u32]) -> Vec<Descendant> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let all = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
-    for child in pids {
+    for child in all.filter(|child| !pids.contains(child)) {
         if let Some(parent) = parent_of(&fs::read(format!("/proc/{child}/stat")).unwrap_or_default()) {
             children.entry(parent).or_default().push(child);
         }
     }
-    let mut found = vec![Descendant { pid, parent: None }];
+    let mut found: Vec<_> = pids.iter().map(|pid| Descendant { pid: *pid, parent: None }).collect();
     let mut next = 0;
     while let Some(Descendant { pid, .. }) = found.get(next).copied() {
         let of = children.remove(&pid).unwrap_or_default();

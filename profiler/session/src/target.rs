@@ -43,7 +43,9 @@ pub enum Subject {
     Dump(PathBuf),
     /// A process, or the VM in it.
     Process(u32),
-    /// A VM, by the name that `glass run` gave it.
+    /// Several processes, none of which is meant for its VM.
+    Processes(Vec<u32>),
+    /// A VM, by its name.
     Named(String),
     /// A domain of Xen.
     Domain {
@@ -212,6 +214,7 @@ pub fn open(request: &Request) -> Result<Target, TargetError> {
         Subject::Dump(file) => return dump(request, file),
         Subject::Domain { name, force } => return domain(request, name, *force),
         Subject::Named(name) => Found::Vm(find_vm(name)?),
+        Subject::Processes(pids) => return processes(request, pids),
         Subject::Process(pid) => find::by_pid(*pid)?,
     };
     let pid = match (&found, &request.subject) {
@@ -226,12 +229,12 @@ pub fn open(request: &Request) -> Result<Target, TargetError> {
         ));
     }
     match (found, request.backend) {
-        (Found::Vm(_), Backend::Process) => process(request, pid),
+        (Found::Vm(_), Backend::Process) => process(request, &[pid]),
         (Found::Vm(vm), _) => vm_target(request, &vm),
         (Found::Process, _) if !(request.symbols.is_empty() && request.vcpus.is_empty()) => refuse(format!(
             "process {pid} is not a VM that glass supports: leave out --symbols and --vcpu, a process has its own symbols"
         )),
-        (Found::Process, Backend::Auto | Backend::Process) => process(request, pid),
+        (Found::Process, Backend::Auto | Backend::Process) => process(request, &[pid]),
         (Found::Process, _) => refuse(format!(
             "process {pid} is not a VM that glass supports: leave out --backend to sample the process itself"
         )),
@@ -253,11 +256,11 @@ fn attach(
     Ok((process, OpenedFiles::by(opener)))
 }
 
-fn process_target(request: &Request, (process, opened): (Process, OpenedFiles), name: &str) -> Target {
+fn process_target(request: &Request, (process, opened): (Process, OpenedFiles), title: String) -> Target {
     let pid = process.pid();
     let backend = "perf_event_open (cpu-clock: time on a CPU, waiting threads are not sampled)";
     let rate_hz = request.process_settings().rate_hz;
-    let origin = origin(rate_hz, format!("{name} (process {pid})"), backend, String::new());
+    let origin = origin(rate_hz, title, backend, String::new());
     Target { source: Box::new(process), origin, is_guest: false, pid, remarks: Vec::new(), is_remote: false, opened }
 }
 
@@ -269,23 +272,56 @@ fn command(request: &Request, program: &OsStr, arguments: &[OsString], is_quiet:
     }
     let process = attach(request, || Ok(Process::spawn(command, request.process_settings())?))?;
     let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy();
-    Ok(process_target(request, process, &name))
+    let title = title_of(&[(process.0.pid(), name.into_owned())]);
+    Ok(process_target(request, process, title))
 }
 
-fn process(request: &Request, pid: u32) -> Result<Target, TargetError> {
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let has_no_program = fs::read_link(format!("/proc/{pid}/exe")).is_err_and(|error| error.kind() == NotFound);
+/// "web (process 7)", "web (process 7), db (process 8) and 3 more".
+fn title_of(named: &[(u32, String)]) -> String {
+    const SHOWN: usize = 2;
+    let shown: Vec<String> = named.iter().take(SHOWN).map(|(pid, name)| format!("{name} (process {pid})")).collect();
+    match named.len().saturating_sub(SHOWN) {
+        0 => shown.join(" and "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+/// Attaches to several processes; a VM is recorded alone.
+fn processes(request: &Request, pids: &[u32]) -> Result<Target, TargetError> {
+    for pid in pids {
+        if matches!(find::by_pid(*pid)?, Found::Vm(_)) && request.backend != Backend::Process {
+            return Err(TargetError::Request(format!(
+                "process {pid} is a VMM, and a VM is recorded alone: give one --pid, or --backend process for the VMM itself"
+            )));
+        }
+    }
+    if request.with_host || !request.symbols.is_empty() || !request.vcpus.is_empty() {
+        return Err(TargetError::Request(
+            "several --pid are processes: leave out --host, --symbols and --vcpu, which are for a VM".to_owned(),
+        ));
+    }
+    process(request, pids)
+}
+
+fn process(request: &Request, pids: &[u32]) -> Result<Target, TargetError> {
+    let name = |pid: &u32| {
+        let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+        (*pid, String::from_utf8_lossy(&name).trim_end().to_owned())
+    };
+    let named: Vec<(u32, String)> = pids.iter().map(name).collect();
+    let has_no_program =
+        |pid: u32| fs::read_link(format!("/proc/{pid}/exe")).is_err_and(|error| error.kind() == NotFound);
+    let without = named.iter().find(|(pid, _)| has_no_program(*pid));
     let process = attach(request, || {
-        let process = Process::attach(pid, request.process_settings())?;
-        match has_no_program {
-            true => Err(TargetError::Request(format!(
-                "process {pid} ({}) runs no program that could be sampled: it has ended, or is a part of the kernel",
-                name.trim_end()
+        let process = Process::attach_all(pids, request.process_settings())?;
+        match without {
+            Some((pid, name)) => Err(TargetError::Request(format!(
+                "process {pid} ({name}) runs no program that could be sampled: it has ended, or is a part of the kernel"
             ))),
-            false => Ok(process),
+            None => Ok(process),
         }
     })?;
-    Ok(process_target(request, process, name.trim_end()))
+    Ok(process_target(request, process, title_of(&named)))
 }
 
 /// How a VM is sampled, and the names of its symbol files; `known` is one that needs not be given.

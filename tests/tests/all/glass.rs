@@ -88,6 +88,7 @@ fn arguments_are_checked_before_a_vm_starts() {
             (&["--platform", "linux", "--port", "1"], &["--port", "after `--`"]),
             (&["--platform", "linux", "--memory", "32"], &["--memory", "for a vm", "ulimit"]),
             (&["--platform", "linux", "--ip", "1.2.3.4/24"], &["--ip", "for a vm"]),
+            (&["--bind", "::"], &["--bind", "for a process"]),
             (&["--restart", "--trace"], &["--restart", "--trace"]),
         ] {
             let all = [&["run", &image][..], arguments].concat();

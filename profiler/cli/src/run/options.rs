@@ -18,6 +18,11 @@ pub(super) fn check(args: &Args) -> Checked<()> {
         }
         return Ok(());
     }
+    if args.bind.is_some() {
+        bail!(
+            "--bind is for a process: a VM has addresses of its own, and --port forwards ports of 127.0.0.1 to it; leave it out"
+        );
+    }
     let host_bytes = host_memory().unwrap_or(u64::MAX);
     if args.memory > host_bytes {
         bail!("--memory {}M is more than this host has, {}M: take less", args.memory >> 20, host_bytes >> 20);

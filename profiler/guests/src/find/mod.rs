@@ -82,20 +82,24 @@ pub fn by_pid(pid: u32) -> Result<Found, GuestError> {
     Ok(look(pid, &entries).0.map_or(Found::Process, Found::Vm))
 }
 
-/// Finds a VM of `glass run` by its name.
+/// Finds a VM by its name: that of `glass run`, or the one that libvirt or a user gave to QEMU (`-name`).
 pub fn by_name(name: &str) -> Result<Vm, GuestError> {
     let entries = registry::list().map_err(|error| GuestError::NotFound(format!("cannot list VMs: {error}")))?;
-    let mut named: Vec<_> = entries.iter().filter(|entry| entry.name == name).cloned().collect();
+    let registered: Vec<_> = entries.iter().filter(|entry| entry.name == name).collect();
+    let (mut named, all) = match registered.is_empty() {
+        false => (registered.iter().map(|entry| with_entry(look(entry.pid, &[]).0, entry)).collect(), Vec::new()),
+        true => list()?.vms.into_iter().partition::<Vec<_>, _>(|vm| vm.name == name),
+    };
     match (named.pop(), named.len()) {
-        (Some(entry), 0) => Ok(with_entry(look(entry.pid, &[]).0, &entry)),
-        (Some(entry), _) => {
-            let pids = named.iter().chain([&entry]).map(|entry| entry.pid.to_string()).collect::<Vec<_>>().join(", ");
+        (Some(vm), 0) => Ok(vm),
+        (Some(vm), _) => {
+            let pids = named.iter().chain([&vm]).map(|vm| vm.pid.to_string()).collect::<Vec<_>>().join(", ");
             Err(GuestError::NotFound(format!("several VMs have the name {name}: choose with --pid ({pids})")))
         }
         (None, _) => {
-            let running = entries.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join(", ");
+            let running = all.iter().map(|vm| vm.name.as_str()).collect::<Vec<_>>().join(", ");
             let hint = if running.is_empty() {
-                "none runs; start one with `glass run`".to_owned()
+                "none runs that can be inspected; start one with `glass run`".to_owned()
             } else {
                 format!("running: {running}")
             };

@@ -464,3 +464,33 @@ fn cpu_times(pid: u32) -> HashMap<u64, f64> {
     };
     threads.filter_map(time).collect()
 }
+
+/// Services of several processes without a common parent (`--pid 1,2`).
+#[test]
+fn several_processes_are_sampled_together_to_the_end_of_the_last() {
+    let count = |to: u32| format!("i=0; while [ $i -lt {to} ]; do i=$((i+1)); done");
+    let shell = |text: String| Command::new("sh").args(["-c", &text]).spawn().unwrap();
+    let (mut first, mut last) = (shell(count(40_000)), shell(count(400_000)));
+    let pids = [first.id(), last.id()];
+    let process = Process::attach_all(&pids, SETTINGS);
+    let waiter = std::thread::spawn(move || {
+        first.wait().unwrap();
+        let ended = std::time::Instant::now();
+        last.wait().unwrap();
+        ended.elapsed()
+    });
+    let Some(profile) = record_whatever(process) else { return };
+    assert!(waiter.join().unwrap() > Duration::from_millis(100), "the last one ran on alone");
+    let processes = glass_profiler_core::identity::processes(&profile);
+    let found: Vec<u32> = processes.iter().map(|process| process.pid).collect();
+    assert_eq!(found, pids);
+    let samples = |pid: u32| {
+        let tracks = processes.iter().filter(|process| process.pid == pid).flat_map(|process| &process.tracks);
+        let tracks: Vec<_> = tracks.copied().collect();
+        profile.samples.iter().filter(|sample| tracks.contains(&(sample.track as usize))).count()
+    };
+    let (of_first, of_last) = (samples(pids[0]), samples(pids[1]));
+    assert!(of_first > 5 && of_last > 2 * of_first, "{of_first} and {of_last}");
+    let gone = Process::attach_all(&[std::process::id(), 1 << 22 | 1], SETTINGS).err().unwrap();
+    assert!(gone.to_string().contains("4194305"), "{gone}");
+}

@@ -53,9 +53,12 @@ pub struct ProcessSettings {
     pub stack_bytes: u32,
 }
 
-/// A process, its threads and its children.
+/// A process or several, their threads and their children.
 pub struct Process {
+    /// The first one.
     pid: u32,
+    /// All that were named.
+    pids: Vec<u32>,
     /// One of each CPU has the buffer, the others of that CPU send their records there.
     events: Vec<PerfEvent>,
     child: Option<Child>,
@@ -68,8 +71,8 @@ pub struct Process {
     ended_after_ns: Option<u64>,
     /// What was there when the events were open.
     seen: Seen,
-    /// Can be read once the process has ended, also by a process without a view of it.
-    end: Option<OwnedFd>,
+    /// Each can be read once its process has ended, also by a process without a view of it.
+    ends: Vec<OwnedFd>,
     /// Copies what is below stack pointers, where that is permitted.
     red_zone: Option<RedZone>,
     /// Indices of events of threads that are sampled by another one, too: these do not count.
@@ -224,9 +227,15 @@ fn parse_cpus(list: &str) -> Vec<u32> {
 impl Process {
     /// Attaches to a running process, and to those that it has started, directly or not. What they start from now on is sampled, too.
     pub fn attach(pid: u32, settings: ProcessSettings) -> Result<Process, GuestError> {
-        threads(pid)?;
+        Process::attach_all(&[pid], settings)
+    }
+
+    /// The same for several processes, until the last of them ends. The first one is the main one of a recording.
+    pub fn attach_all(pids: &[u32], settings: ProcessSettings) -> Result<Process, GuestError> {
+        let pid = *pids.first().ok_or_else(|| GuestError::NotFound("no process is named".to_owned()))?;
+        pids.iter().try_for_each(|pid| threads(*pid).map(|_| ()))?;
         raise_descriptor_limit();
-        let mut process = Process::new(pid, settings);
+        let mut process = Process { pids: pids.to_vec(), ..Process::new(pid, settings) };
         process.open_all(settings)?;
         if process.events.is_empty() {
             return Err(GuestError::NoProcess(pid));
@@ -245,10 +254,10 @@ impl Process {
         let mut left_out = 0;
         for round in 0..THREAD_ROUNDS_MAX {
             let mut new = Vec::new();
-            for of in descendants(self.pid) {
+            for of in descendants(&self.pids) {
                 match threads(of.pid) {
                     Ok(threads) => new.extend(threads.into_iter().map(|tid| (of.pid, tid))),
-                    Err(error) if of.pid == self.pid => return Err(error),
+                    Err(error) if self.pids.contains(&of.pid) && round == 0 => return Err(error),
                     Err(_) => {}
                 }
             }
@@ -258,8 +267,8 @@ impl Process {
             }
             for (pid, tid) in new {
                 let first = self.events.len();
-                match self.open(tid, &cpus, settings, false) {
-                    Err(GuestError::NotPermitted { .. }) if pid != self.pid => left_out += 1,
+                match self.open(pid, tid, &cpus, settings, false) {
+                    Err(GuestError::NotPermitted { .. }) if !self.pids.contains(&pid) => left_out += 1,
                     result => result?,
                 }
                 let events = cpus.iter().copied().zip(first..self.events.len());
@@ -284,7 +293,7 @@ impl Process {
         let failed = |error| GuestError::Command { program: program.clone(), error };
         let held = Held::start(command).map_err(failed)?;
         let mut process = Process::new(held.pid(), settings);
-        process.open(held.pid(), &cpus(), settings, true)?;
+        process.open(held.pid(), held.pid(), &cpus(), settings, true)?;
         process.started_ns = Some(monotonic_ns());
         process.child = Some(held.release().map_err(failed)?);
         process.look()?;
@@ -294,6 +303,7 @@ impl Process {
     fn new(pid: u32, settings: ProcessSettings) -> Process {
         Process {
             pid,
+            pids: vec![pid],
             events: Vec::new(),
             child: None,
             started_ns: None,
@@ -303,7 +313,7 @@ impl Process {
             detached: false,
             ended_after_ns: None,
             seen: Seen::default(),
-            end: None,
+            ends: Vec::new(),
             red_zone: None,
             left_out: HashSet::new(),
             notes: Vec::new(),
@@ -321,14 +331,12 @@ impl Process {
             // Its records are complete, from exec on.
             return Ok(());
         }
-        self.end = i32::try_from(self.pid)
-            .ok()
-            .and_then(Pid::from_raw)
-            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        for of in descendants(self.pid) {
+        let pids = self.pids.iter().filter_map(|pid| i32::try_from(*pid).ok().and_then(Pid::from_raw));
+        self.ends = pids.filter_map(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()).collect();
+        for of in descendants(&self.pids) {
             match SeenProcess::read(of) {
                 Ok(process) => self.seen.processes.push(process),
-                Err(error) if of.pid == self.pid => return Err(error),
+                Err(error) if self.pids.contains(&of.pid) => return Err(error),
                 // It has ended meanwhile, or is not sampled.
                 Err(_) => {}
             }
@@ -344,6 +352,7 @@ impl Process {
     /// Opens the events of a thread, one a CPU. A thread that has ended meanwhile is no error.
     fn open(
         &mut self,
+        pid: u32,
         tid: u32,
         cpus: &[u32],
         settings: ProcessSettings,
@@ -372,8 +381,8 @@ impl Process {
             let mut event = match opened {
                 Ok(event) => event,
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
-                Err(error) if is_permission(&error) => return Err(not_permitted(self.pid)),
-                Err(error) if error.raw_os_error() == Some(libc::EMFILE) => return Err(too_many(self.pid, cpus.len())),
+                Err(error) if is_permission(&error) => return Err(not_permitted(pid)),
+                Err(error) if error.raw_os_error() == Some(libc::EMFILE) => return Err(too_many(pid, cpus.len())),
                 Err(error) => return Err(system("open a perf event")(error)),
             };
             if first {
@@ -435,10 +444,12 @@ impl Process {
     fn has_ended(&mut self) -> bool {
         match &mut self.child {
             Some(child) => !matches!(child.try_wait(), Ok(None)),
-            None => match &self.end {
-                Some(end) => poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&Timespec::default())) == Ok(1),
-                None => has_ended(living(self.pid)),
-            },
+            // Without a view of all of them: an old kernel, or one of them ended before.
+            None if self.ends.len() < self.pids.len() => self.pids.iter().all(|pid| has_ended(living(*pid))),
+            None => self
+                .ends
+                .iter()
+                .all(|end| poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&Timespec::default())) == Ok(1)),
         }
     }
 }
