@@ -1,7 +1,7 @@
 //! A flame graph as an image, for documents: callers below, the width of a box is its share of the samples.
 //!
-//! Without scripts, so it works wherever images do; a browser that opens it directly shows a box's name and numbers at
-//! the pointer. Colours stand for crates or libraries, the same in every image, or for modes where host and guest are shown; light or dark by the reader's preference.
+//! It works wherever images do. A browser that opens it directly shows a box's name and numbers at the pointer, zooms into boxes and searches
+//! (`svg/interact.js`). Colours stand for crates or libraries, the same in every image, or for modes where host and guest are shown; light or dark by the reader's preference.
 
 mod colour;
 
@@ -24,15 +24,17 @@ const WIDTH: f64 = 1200.0;
 const MARGIN: f64 = 12.0;
 const ROW: f64 = 19.0;
 const HEAD: f64 = 62.0;
-/// Narrower boxes are left out; the footer counts them.
-const BOX_WIDTH_MIN: f64 = 0.6;
+/// Narrower boxes are left out, also where the image is zoomed; the footer counts them.
+const BOX_WIDTH_MIN: f64 = 0.15;
+/// Space between boxes.
+const GAP: f64 = 0.7;
 /// Width of a letter: the font is monospaced.
 const LETTER: f64 = 7.0;
 /// Maximum of drawn rows; deeper ones are left out, and the footer counts them.
 const ROWS_MAX: usize = 150;
 
 const STYLE: &str = "text{font:11.5px ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace;fill:#1c1917}\
-.h{font-size:16px;font-weight:600}.s{fill:#57534e}rect{rx:2px}.bg{fill:#fdfcfa}\
+.h{font-size:16px;font-weight:600}.s{fill:#57534e}rect{rx:2px}.bg{fill:#fdfcfa}rect.m{fill:#d946ef}\
 @media(prefers-color-scheme:dark){.bg{fill:#16181d}.h{fill:#f2efe9}.s{fill:#a8a29e}}";
 
 /// A box that is drawn.
@@ -69,7 +71,7 @@ pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Wr
         hidden => format!("drawn by glass export; {hidden} boxes were left out because they are too small"),
     };
     text(output, "s", MARGIN, height - 9.0, &footer)?;
-    output.write_all(b"</svg>\n")
+    write!(output, "<script><![CDATA[{}]]></script></svg>\n", include_str!("svg/interact.js"))
 }
 
 /// The profile with the process of a sample as the outermost caller, if there are several.
@@ -194,7 +196,15 @@ fn draw(tree: &Tree, shown: &Shown, all: u64, bottom: f64, states: States, outpu
     let total = total(tree, node, states);
     let percent = total as f64 * 100.0 / all.max(1) as f64;
     let top = bottom - (row + 1) as f64 * ROW;
-    write!(output, "<g><title>")?;
+    // The name for where the whole one has no room.
+    let short = names::short(&function.name);
+    if short == function.name {
+        write!(output, "<g><title>")?;
+    } else {
+        write!(output, "<g data-short=\"")?;
+        escape(output, &short)?;
+        write!(output, "\"><title>")?;
+    }
     escape(output, &function.name)?;
     if let Some(location) = tree.nodes[node].location {
         output.write_all(b"\n")?;
@@ -218,13 +228,12 @@ fn draw(tree: &Tree, shown: &Shown, all: u64, bottom: f64, states: States, outpu
     write!(
         output,
         "<rect x=\"{left:.1}\" y=\"{top:.0}\" width=\"{:.1}\" height=\"{:.0}\" fill=\"{fill}\"/>",
-        (width - 0.7).max(0.4),
+        (width - GAP).max(width.min(0.4)),
         ROW - 1.0
     )?;
     let letters = ((width - 8.0) / LETTER).max(0.0) as usize;
     if letters >= 3 {
-        let name =
-            if function.name.chars().count() > letters { names::short(&function.name) } else { function.name.clone() };
+        let name = if function.name.chars().count() > letters { short } else { function.name.clone() };
         text(output, "", left + 4.0, top + 13.0, &cut(&name, letters))?;
     }
     output.write_all(b"</g>")

@@ -9,7 +9,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{RATE_HZ, Top, expected_top, export, recording, top};
-use crate::programs::{by_python, has, in_speedscope, limited, node_modules, output, python_packages, skipped};
+use crate::programs::{
+    by_python, has, in_chromium, in_speedscope, limited, node_modules, output, python_packages, skipped,
+};
 use glass_profiler_export::{Format, States};
 use glass_tests::folder::Folder;
 use serde_json::Value;
@@ -239,4 +241,54 @@ fn an_xml_parser_agrees_on_the_picture() {
     let file = folder.write("flame.svg", &export(Format::Svg, &bytes, States::Running)).unwrap();
     let result = by_python("svg_top.py", None, &file);
     assert_eq!(top(counts(&result["self"])), expected_top(&bytes));
+}
+
+/// A browser that opens the picture zooms into what is clicked, and searches.
+#[test]
+fn a_browser_zooms_and_searches_the_picture() {
+    let folder = Folder::new("svg-zoom").unwrap();
+    let bytes = recording(SAMPLES);
+    let picture = String::from_utf8(export(Format::Svg, &bytes, States::Running)).unwrap();
+    // Twice into the same box is out again; half of the matches are inside of others.
+    let driver = r#"
+        const groups = [...document.querySelectorAll("svg g")];
+        const width = (group) => Number(group.querySelector("rect").getAttribute("width"));
+        const shown = () => groups.filter((group) => group.style.display !== "none");
+        const click = (group) => group.dispatchEvent(new MouseEvent("click", { bubbles: true }));
+        const press = (key) => dispatchEvent(new KeyboardEvent("keydown", { key }));
+        const result = { groups: groups.length, all: width(groups[0]) };
+        const before = groups.map(width);
+        const inner = groups.find((group) => width(group) < 0.5 * result.all && width(group) > 20);
+        click(inner);
+        result.zoomed = width(inner);
+        result.shown = shown().length;
+        const labelled = shown().map((group) => group.querySelector("text")?.textContent ?? "");
+        result.label = inner.querySelector("text").textContent;
+        result.hasLabels = labelled.every((text) => !text.includes("undefined"));
+        press("Escape");
+        result.same = groups.every((group, index) => Math.abs(width(group) - before[index]) < 0.01);
+        window.prompt = () => ".";
+        press("/");
+        result.matched = document.querySelectorAll("rect.m").length;
+        result.share = [...document.querySelectorAll("svg > text")].at(-1).textContent;
+        window.prompt = () => "(";
+        press("/");
+        result.wrong = [...document.querySelectorAll("svg > text")].at(-1).textContent;
+        const pre = document.createElement("pre");
+        pre.id = "glass-result";
+        pre.textContent = btoa(JSON.stringify(result));
+        document.body.append(pre);"#;
+    let page = format!("<!doctype html><meta charset=utf-8><body>{picture}<script>{driver}</script>");
+    let page = folder.write("page.html", page.as_bytes()).unwrap();
+    let Some(result) = in_chromium(&folder, &format!("file://{}", page.display())) else { return };
+    let result: serde_json::Value = serde_json::from_slice(&result).unwrap();
+    let number = |name: &str| result[name].as_f64().unwrap_or_else(|| panic!("{result}"));
+    assert!((number("zoomed") - number("all")).abs() < 0.01, "{result}");
+    assert!(number("shown") < number("groups") && number("shown") > 1.0, "{result}");
+    assert!(!result["label"].as_str().unwrap().is_empty() && result["hasLabels"] == true, "{result}");
+    assert_eq!(result["same"], true, "{result}");
+    assert_eq!(number("matched"), number("groups") - 1.0, "{result}");
+    let share = result["share"].as_str().unwrap();
+    assert!(share == ".: 100.0 %" || share.starts_with(".: 99."), "{result}");
+    assert!(result["wrong"].as_str().unwrap().contains("no regular expression"), "{result}");
 }

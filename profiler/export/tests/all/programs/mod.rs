@@ -90,9 +90,6 @@ pub fn by_python(script: &str, packages: Option<&Path>, file: &Path) -> Value {
 /// Opens a file in speedscope's released page; what `tests/readers/speedscope.js` found in its first `count` profiles.
 pub fn in_speedscope(folder: &Folder, name: &str, bytes: &[u8], count: usize) -> Option<Vec<u8>> {
     let modules = node_modules()?;
-    let Some(browser) = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| has(name)) else {
-        return skipped("there is no chromium (apt-get install chromium)");
-    };
     let script = format!(
         "const NAME=\"{name}\", PROFILE=\"{}\", COUNT={count};\n{}",
         base64(bytes),
@@ -100,13 +97,21 @@ pub fn in_speedscope(folder: &Folder, name: &str, bytes: &[u8], count: usize) ->
     );
     let load = folder.write("load.js", script.as_bytes()).unwrap();
     let page = modules.join("speedscope/dist/release/index.html");
+    in_chromium(folder, &format!("file://{}#localProfilePath={}", page.display(), load.display()))
+}
+
+/// Opens a page; what its script left in Base64 in the element `glass-result`.
+pub fn in_chromium(folder: &Folder, address: &str) -> Option<Vec<u8>> {
+    let Some(browser) = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| has(name)) else {
+        return skipped("there is no chromium (apt-get install chromium)");
+    };
     let mut chromium = limited(browser);
     chromium.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]);
     chromium.args(["--disable-background-networking", "--disable-component-update", "--disable-sync"]);
     chromium.args(["--host-resolver-rules=MAP * ~NOTFOUND", "--window-size=1280,2000"]);
     chromium.arg(format!("--user-data-dir={}", folder.path().join("browser").display()));
     chromium.args(["--virtual-time-budget=30000", "--dump-dom"]);
-    chromium.arg(format!("file://{}#localProfilePath={}", page.display(), load.display()));
+    chromium.arg(address);
     let dom = output(&mut chromium);
     let encoded = dom.split("<pre id=\"glass-result\">").nth(1).and_then(|rest| rest.split("</pre>").next());
     Some(encoded.map(unbase64).unwrap_or_else(|| panic!("no result: {} bytes of page", dom.len())))
