@@ -1,10 +1,10 @@
 //! The one form in which every measurement is reported.
 
 use crate::statistics::Summary;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-/// A measured figure, as in `target/bench/NAME.json`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// A measured figure.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
     /// What was measured, such as `boot.tcg.first_byte_ms`.
     pub figure: String,
@@ -58,9 +58,26 @@ fn rounded(value: f64) -> f64 {
     (value * scale).round() / scale
 }
 
-/// The figures as JSON.
-pub fn json(figures: &[Figure]) -> String {
-    serde_json::to_string_pretty(figures).expect("numbers and strings always serialise") + "\n"
+/// What one run measured: the file `target/bench/NAME.json`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    /// The processors, and whatever else matters.
+    pub machine: String,
+    /// The day, as `2026-11-25`.
+    pub date: String,
+    /// The commit that was measured.
+    pub commit: String,
+    /// The command that measured it.
+    pub command: String,
+    /// The figures, in the order of their measurement.
+    pub figures: Vec<Figure>,
+}
+
+impl Results {
+    /// The text of the file.
+    pub fn json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("numbers and strings always serialise") + "\n"
+    }
 }
 
 /// The figures as a table.
@@ -102,13 +119,16 @@ mod tests {
 
     #[test]
     fn the_json_has_exactly_the_agreed_keys_in_order() {
-        let text = json(&[example()]);
-        let keys = ["figure", "value", "unit", "n", "low", "high", "against", "ratio"];
-        let found: Vec<&str> =
-            text.lines().filter_map(|line| line.trim().strip_prefix('"')?.split('"').next()).collect();
-        assert_eq!(found, keys);
+        let [machine, date, commit, command] = ["a", "2026-11-25", "c", "d"].map(str::to_owned);
+        let results = Results { machine, date, commit, command, figures: vec![example()] };
+        let text = results.json();
+        let figure = ["figure", "value", "unit", "n", "low", "high", "against", "ratio"];
+        let keys = ["machine", "date", "commit", "command", "figures"].into_iter().chain(figure);
+        let found = text.lines().filter_map(|line| line.trim().strip_prefix('"')?.split('"').next());
+        assert!(found.eq(keys), "{text}");
         assert!(text.contains("\"value\": 50.0") && text.contains("\"ratio\": 2.5"), "{text}");
-        assert!(text.starts_with('[') && text.ends_with("]\n"));
+        assert!(text.starts_with('{') && text.ends_with("}\n"));
+        assert_eq!(serde_json::from_str::<Results>(&text).unwrap(), results);
     }
 
     #[test]

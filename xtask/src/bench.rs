@@ -6,6 +6,7 @@ mod short;
 use crate::progress::{Step, Steps, locked};
 use crate::{build, packages, run};
 use anyhow::{Context, Result, bail};
+use glass_bench::figure::Results;
 use glass_bench::outcome::Outcome;
 use glass_bench::run::{MINUTES, News, Run};
 use glass_bench::{BENCHMARKS, Measurement, figure};
@@ -66,7 +67,8 @@ pub fn run(options: &Options) -> Result<()> {
     let step = steps.begin("build the images", None);
     step.done(&build::measured(name, part)?);
     let file = part.map_or(name.to_owned(), |part| format!("{name}-{part}"));
-    *locked(&KEPT) = Some(Kept { file: file.clone(), measured: Outcome::default(), so_far: Outcome::default() });
+    let command = part.map_or(format!("cargo xtask bench {name}"), |part| format!("cargo xtask bench {name} {part}"));
+    *locked(&KEPT) = Some(Kept { file, command, measured: Outcome::default(), so_far: Outcome::default() });
     let mut failed = Vec::new();
     for measurement in &measurements {
         // In percent, because the number of rounds is the benchmark's own business.
@@ -76,9 +78,11 @@ pub fn run(options: &Options) -> Result<()> {
             failed.push(measurement.to_string());
         }
     }
-    let Some(Kept { measured, .. }) = locked(&KEPT).take() else { return Ok(()) };
-    let path = write(&file, &measured)?;
-    println!("- {}\n- written to {}", circumstances(name), path.display());
+    let Some(Kept { file, command, measured, .. }) = locked(&KEPT).take() else { return Ok(()) };
+    let results = results(command, measured);
+    let path = write(&file, &results)?;
+    let Results { machine, commit, command, .. } = &results;
+    println!("- {machine}; commit {commit}; {command}\n- written to {}", path.display());
     if !failed.is_empty() {
         bail!("these measurements failed: {}", failed.join(", "));
     }
@@ -89,6 +93,8 @@ pub fn run(options: &Options) -> Result<()> {
 struct Kept {
     /// The name of the file, without its ending.
     file: String,
+    /// The command that measures.
+    command: String,
     /// By the parts that are done.
     measured: Outcome,
     /// By the part that is being measured.
@@ -135,40 +141,45 @@ fn text(measurement: &Measurement, outcome: &Outcome) -> String {
 
 /// Prints and writes what has been measured until an interrupt.
 pub fn keep_interrupted() {
-    let Some(Kept { file, mut measured, so_far }) = locked(&KEPT).take() else { return };
+    let Some(Kept { file, command, mut measured, so_far }) = locked(&KEPT).take() else { return };
     if !so_far.figures.is_empty() {
         println!("\nuntil the interrupt:\n{}", figure::table(&so_far.figures));
     }
     measured.extend(so_far);
     if !measured.figures.is_empty() {
-        match write(&format!("{file}-interrupted"), &measured) {
+        match write(&format!("{file}-interrupted"), &results(command, measured)) {
             Ok(path) => println!("- written to {}", path.display()),
             Err(error) => eprintln!("error: {error:#}"),
         }
     }
 }
 
-fn write(file: &str, outcome: &Outcome) -> Result<PathBuf> {
+fn write(file: &str, results: &Results) -> Result<PathBuf> {
     let folder = run::target_dir().join("bench");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let path: PathBuf = folder.join(Path::new(file).with_extension("json"));
-    std::fs::write(&path, figure::json(&outcome.figures))
-        .with_context(|| format!("cannot write {}", path.display()))?;
+    std::fs::write(&path, results.json()).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path)
 }
 
-/// Machine, commit and command of a figure.
-fn circumstances(name: &str) -> String {
+/// The figures, with machine, day, commit and command.
+fn results(command: String, measured: Outcome) -> Results {
     let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let models: Vec<&str> = processor.lines().filter(|line| line.starts_with("model name")).collect();
     let model = models.first().and_then(|line| line.split(": ").nth(1)).unwrap_or("unknown processor");
-    let commit = run::quiet(
-        std::process::Command::new("git").args(["describe", "--always", "--dirty"]).current_dir(run::root()),
-    );
-    let commit = commit.map_or("unknown".to_owned(), |commit| commit.trim().to_owned());
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').next().unwrap_or("?");
-    format!("{} x {model}, load {load}; commit {commit}; cargo xtask bench {name}", models.len())
+    let printed = |program: &str, arguments: &[&str]| {
+        let text = run::quiet(std::process::Command::new(program).args(arguments).current_dir(run::root()));
+        text.map_or("unknown".to_owned(), |text| text.trim().to_owned())
+    };
+    Results {
+        machine: format!("{} x {model}, load {load}", models.len()),
+        date: printed("date", &["-u", "+%F"]),
+        commit: printed("git", &["describe", "--always", "--dirty"]),
+        command,
+        figures: measured.figures,
+    }
 }
 
 #[cfg(test)]

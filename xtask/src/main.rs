@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask check | test | fuzz | mutants | miri | demo | bench | lab | static`.
+//! The project's own commands: `cargo xtask check | test | fuzz | mutants | miri | demo | bench | figures | lab | static`.
 #![forbid(unsafe_code)]
 
 mod aarch64;
@@ -7,6 +7,7 @@ mod build;
 mod check;
 mod demo;
 mod demo_files;
+mod figures;
 mod fuzz;
 mod lab;
 mod miri;
@@ -50,6 +51,8 @@ enum Command {
     Demo(demo::Options),
     /// Measures, and prints comparable programs measured in the same run
     Bench(bench::Options),
+    /// Writes the page of all figures, bench/results/README.md, from the results in bench/results/today
+    Figures,
     /// Boots an emulated machine with an ordinary KVM and gives a prompt in it, for guests that this machine's KVM cannot run
     Lab,
     /// Builds glass as one file without shared libraries, for a dom0 of Xen or any other system; prints where it is
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         Command::Miri => miri::run(),
         Command::Demo(options) => demo::run(&options),
         Command::Bench(options) => bench::run(&options),
+        Command::Figures => figures::run(run::root()),
         Command::Lab => lab::run(),
         Command::Static => build::static_glass().map(|glass| println!("{}", glass.display())),
     };

@@ -1,7 +1,7 @@
 //! The core that takes the interrupts of a disk of the host, if all of them go to one.
 //!
 //! There they take a VM's core out of the guest, which costs more than the request itself where the host is a VM, too: 50 of 100 us
-//! (bench/results/2026-11-25-xeon.md). So the thread that waits for them belongs on this core, and the VM's on another.
+//! (bench/results/older/2026-11-25-xeon.md). So the thread that waits for them belongs on this core, and the VM's on another.
 
 use rustix::fs::{FileType, fstat, major, minor};
 use rustix::thread::{CpuSet, sched_setaffinity};

@@ -12,6 +12,7 @@ mod sources;
 mod tree;
 mod words;
 
+use crate::figures;
 use anyhow::Result;
 use std::fmt;
 use std::path::Path;
@@ -53,5 +54,11 @@ pub fn check(root: &Path, metadata: &str) -> Result<Vec<Violation>> {
     violations.extend(map::check(&direction::crates(metadata)?, &tree));
     violations.extend(modules::check(&tree));
     violations.extend(words::check(&tree));
+    if !figures::is_current(root)? {
+        violations.push(Violation::new(
+            figures::PAGE,
+            "is not what `cargo xtask figures` writes from bench/results/today: run it",
+        ));
+    }
     Ok(violations)
 }
