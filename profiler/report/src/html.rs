@@ -13,7 +13,7 @@ use glass_profiler_core::trace::model::Trace;
 use glass_profiler_core::view::View;
 use sha2::Digest as _;
 
-use crate::samples::cost::{Card, cards};
+use crate::samples::cost::{Card, account_line, cards};
 use crate::samples::difference;
 use crate::samples::page as samples_page;
 use crate::samples::text::recorded;
@@ -113,13 +113,15 @@ fn report(profile: &Profile, trace: Option<(&Trace, &TracePage)>, view: View) ->
         class: "",
         intro: fill(REPORT_INTRO, |name| match name {
             "origin" => escape(&origin_line(&profile.origin)),
-            "symbols" => escape(&symbols_line(&profile.origin)),
+            "symbols" => symbols_line(&profile.origin).map_or(String::new(), |line| format!("<br>{}", escape(&line))),
+            "account" => keep_units(&escape(&account_line(profile))),
+            "high" => if cards(profile).iter().any(|card| card.high) { " high" } else { "" }.to_string(),
             "views" => trace.map_or("", |_| VIEWS).to_string(),
             "cost" => cards(profile).iter().map(card).collect(),
             _ => unreachable!("assets/samples/intro.html names only what is above"),
         }),
         warnings: match trace {
-            None => list("warnings", "Warnings", &profile.warnings),
+            None => folded_warnings(&profile.warnings),
             Some((trace, _)) => folded_warnings(&warnings(profile, trace)),
         },
         style,
@@ -179,17 +181,16 @@ fn warnings(profile: &Profile, trace: &Trace) -> Vec<String> {
     profile.warnings.iter().chain(&trace.warnings).cloned().collect()
 }
 
-/// Warnings on one line that opens: beside a timeline there is no room for all of them.
+/// Warnings on one line that opens, with the start of the first one: what was recorded is more important.
 fn folded_warnings(sentences: &[String]) -> String {
-    match sentences.len() {
-        0 => String::new(),
-        number => format!(
-            "<details class=\"warnings\"><summary>{} warning{}</summary>{}</details>",
-            number,
-            if number == 1 { "" } else { "s" },
-            list("", "Warnings", sentences)
-        ),
-    }
+    let Some(first) = sentences.first() else { return String::new() };
+    let number = sentences.len();
+    format!(
+        "<details class=\"warnings\"><summary><strong>{number} warning{}</strong> <span>{}</span></summary>{}</details>",
+        if number == 1 { "" } else { "s" },
+        escape(&printable(first)),
+        list("", "Warnings", sentences)
+    )
 }
 
 fn help(sections: &[&str]) -> String {

@@ -142,7 +142,7 @@ pub(crate) fn samples(recorded: &Written, elapsed: Duration) {
             percent_lost(cost.pause.sum_ns.saturating_mul(LOST_PER_FROZEN), time_ns)
         );
     } else {
-        say!("  pause      none: the guest was not stopped");
+        say!("  pause      none: nothing is stopped for a sample");
     }
 }
 

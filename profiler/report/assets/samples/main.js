@@ -2,7 +2,7 @@
 
 import { formatCount, formatDuration, formatPercent, formatSamples } from "../shared/format.js";
 import { textSpan } from "../shared/elements.js";
-import { activeStates, decodeProfile, RARE_FROM, STATES, tracksLabel } from "./profile.js";
+import { activeStates, decodeProfile, STATES, tracksLabel } from "./profile.js";
 import { shapeTree } from "./shape.js";
 import { hottestLines, keepMatches, keepUnder, samplesIn, sumFunctions, sumGroups, sumKept, sumLines, sumMatches, sumModes, sumSelection } from "./sums.js";
 import { boxAt, CallersFirst, followPath, LeavesFirst } from "./views.js";
@@ -20,6 +20,9 @@ import { Crumbs } from "./crumbs.js";
 import { HidePanel } from "./hide.js";
 import { find, findInputs, helpKey, isTyping, searchKey, startTabs, startTheme } from "../shared/page.js";
 import { Address, controlTexts, list, onAddress, range, read, readTexts, setControls, writeTexts } from "../shared/address.js";
+
+/** Rows of the graph that a screen of 800 pixels has room for. */
+const ROWS_IN_SIGHT = 25;
 
 const profile = decodeProfile(find("#profile").textContent);
 const state = {
@@ -372,7 +375,7 @@ function listenToTools() {
   });
   for (const input of findInputs("input[name=state]")) {
     const index = STATES.indexOf(input.value);
-    input.parentElement.hidden = index >= RARE_FROM && profile.tracks.every(({ samples }) => samples[index] === 0);
+    input.parentElement.hidden = index > 0 && profile.tracks.every(({ samples }) => samples[index] === 0);
     // The address names only what differs from this.
     input.defaultChecked = state.states.has(index);
     input.checked = input.defaultChecked;
@@ -382,6 +385,8 @@ function listenToTools() {
       sum();
     });
   }
+  // One state is no choice.
+  find(".states").hidden = findInputs("input[name=state]").filter((input) => !input.parentElement.hidden).length < 2;
 }
 
 /**
@@ -437,7 +442,16 @@ function readAddress(url) {
   if (table !== state.panel) find(`#${table}-tab`).click();
 }
 
+/** Towers that are higher than the graph's box open with their root in sight: callers above. */
+function chooseView() {
+  const depth = shape.nodes.depth.reduce((most, depth) => Math.max(most, depth), 0);
+  if (depth < ROWS_IN_SIGHT) return;
+  for (const input of findInputs("input[name=view]")) input.defaultChecked = input.value === "icicle";
+  state.view = "icicle";
+}
+
 function start() {
+  chooseView();
   find("#report").hidden = document.body.dataset.view === "trace";
   document.addEventListener("samples-range", (event) => rangeChosen(/** @type {CustomEvent} */ (event).detail));
   hidePanel.fill(groupsBy("image"), running.all);

@@ -69,6 +69,12 @@ export function isOfGuest(functions) {
   return Uint8Array.from(functions, (fn) => ((fn.layer !== null && fn.layer < HOST_FROM) || (fn.kind === "b" && fn.layer === null) ? 1 : 0));
 }
 
+/** Indices of the states that have a column: running, and of the others those that a sample has. */
+export function commonStates({ tracks }) {
+  const indices = [...STATES.keys()].slice(0, RARE_FROM);
+  return indices.filter((index) => index === 0 || tracks.some(({ samples }) => samples[index] > 0));
+}
+
 /** The rows of the timeline: a process with all its threads, then each thread of several; a vCPU. */
 export function trackRows({ tracks, processes, hostTracks }) {
   const ofProcesses = new Set(processes.flatMap((process) => process.tracks));

@@ -4,7 +4,7 @@
 import { formatCount, formatDuration, formatPercent, formatSamples, timeFormat } from "../shared/format.js";
 import { textSpan } from "../shared/elements.js";
 import { oncePerFrame } from "../shared/frames.js";
-import { RARE_FROM, STATES, trackRows } from "./profile.js";
+import { commonStates, RARE_FROM, STATES, trackRows } from "./profile.js";
 import { countSlices, samplesIn } from "./sums.js";
 import { roundStep, windowFrom, zoomWindow } from "../shared/zoom.js";
 
@@ -170,15 +170,21 @@ export class Timeline {
       button.setAttribute("aria-label", `${label}: ${formatSamples(sums[row].all)}, ${states}. Count only ${tracks.length > 1 ? "these threads" : "this track"}.`);
       button.classList.toggle("left-out", !this.isCounted({ tracks }));
     });
-    this.numbers.replaceChildren(...sums.map((sum) => {
+    const common = commonStates(this.profile);
+    const head = document.createElement("p");
+    head.className = "head";
+    head.append(...common.map((index) => textSpan("share", STATES[index])), textSpan("samples", "samples"));
+    this.numbers.style.setProperty("--states", String(common.length));
+    this.numbers.replaceChildren(head, ...sums.map((sum) => {
       const row = document.createElement("div");
-      STATES.slice(0, RARE_FROM).forEach((state, index) => row.append(textSpan(`share ${state}`, formatPercent(sum.states[index], sum.all))));
+      common.forEach((index) => row.append(textSpan(`share ${STATES[index]}`, formatPercent(sum.states[index], sum.all))));
       row.append(textSpan("samples", formatCount(sum.all)));
       const rare = STATES.map((state, index) => ({ state, count: sum.states[index] })).slice(RARE_FROM).filter(({ count }) => count > 0);
       if (rare.length > 0) row.append(textSpan("rare", rare.map(({ state, count }) => `${formatPercent(count, sum.all)} ${state}`).join(", ")));
       return row;
     }));
-    for (const ink of new Set(STATE_INKS.slice(RARE_FROM))) {
+    // Threads of a process neither spin nor idle for the profiler: what cannot be is not shown.
+    for (const ink of new Set(STATE_INKS.slice(1))) {
       const has = ({ samples }) => samples.some((count, state) => count > 0 && STATE_INKS[state] === ink);
       this.section.querySelector(`.key .${ink}`).hidden = !this.profile.tracks.some(has);
     }

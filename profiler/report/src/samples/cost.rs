@@ -1,4 +1,4 @@
-//! The profiler overhead, as the four headlines that stand at the top of every report.
+//! The profiler overhead, as a line at the top of every report, and as four headlines behind it.
 
 use glass_profiler_core::model::{Losses, Profile, Sample, StackEnd, Track};
 
@@ -60,7 +60,7 @@ pub(crate) fn cards(profile: &Profile) -> [Card; 4] {
         Card {
             name: "Pauses",
             headline: "none".to_string(),
-            detail: "this way of sampling does not stop the guest".to_string(),
+            detail: "nothing is stopped for a sample".to_string(),
             high: false,
         }
     } else {
@@ -86,6 +86,26 @@ pub(crate) fn cards(profile: &Profile) -> [Card; 4] {
         high: exceeds(cost.profiler_cpu_ns, duration_ns, HIGH_CPU_PER_MILLE),
     };
     [samples, stacks, pauses, profiler]
+}
+
+/// What was recorded and what it cost, in one line.
+pub(crate) fn account_line(profile: &Profile) -> String {
+    let (cost, origin) = (&profile.cost, &profile.origin);
+    let samples = match cost.samples_lost {
+        0 => format!("{} samples", count(cost.samples_taken)),
+        lost => format!("{} samples, {} lost", count(cost.samples_taken), count(lost)),
+    };
+    let length = match origin.rate_hz {
+        0 => duration(origin.duration_ns),
+        rate => format!("{} at {rate} Hz", duration(origin.duration_ns)),
+    };
+    let pauses = match cost.pause.count {
+        0 => "no pauses".to_string(),
+        _ => format!("pauses of {}", duration(cost.pause.median_ns)),
+    };
+    let (broken, cpu) =
+        (percent(cost.stacks_broken, cost.samples_taken), percent(cost.profiler_cpu_ns, origin.duration_ns));
+    format!("{samples} in {length} \u{b7} {broken} of stacks broken \u{b7} {pauses} \u{b7} profiler: {cpu} of one core")
 }
 
 /// Of lost samples, why, where that was counted.

@@ -90,20 +90,18 @@ pub(crate) fn recorded(origin: &Origin) -> String {
     }
 }
 
-/// Where the names come from, in a sentence.
-pub(crate) fn symbols_line(origin: &Origin) -> String {
-    match origin.symbols.is_empty() {
-        true => "no separate symbol file".to_string(),
-        false => format!("symbols from {}", printable(&origin.symbols)),
-    }
+/// Where the names come from, in a sentence, if files are named: a process has its own.
+pub(crate) fn symbols_line(origin: &Origin) -> Option<String> {
+    (!origin.symbols.is_empty()).then(|| format!("symbols from {}", printable(&origin.symbols)))
 }
 
 fn origin(out: &mut String, origin: &Origin) {
     let guest = if origin.guest.is_empty() { "unnamed guest".to_string() } else { printable(&origin.guest) };
     line(out, &guest);
     wrap(out, "  ", &origin_line(origin));
-    let symbols = symbols_line(origin);
-    line(out, &format!("  {}", cut_start(&symbols, COLUMNS - 2)));
+    if let Some(symbols) = symbols_line(origin) {
+        line(out, &format!("  {}", cut_start(&symbols, COLUMNS - 2)));
+    }
 }
 
 /// A line of the table of tracks: a process with all its threads, a thread, a vCPU.

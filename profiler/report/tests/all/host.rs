@@ -209,7 +209,7 @@ fn the_timeline_lists_the_host_and_colours_its_states() {
     choose(&mut browser, View::Merged);
     assert_eq!(names(&mut browser), rows(false));
     let key = browser.eval("[...document.querySelectorAll('.key span:not([hidden])')].map((span) => span.textContent)");
-    assert_eq!(key, json!(["running", "spinning", "idle", "stolen", "in the VMM", "no samples"]));
+    assert_eq!(key, json!(["running", "idle", "stolen", "in the VMM", "no samples"]));
     let inks = "['--running', '--idle', '--stolen', '--in-vmm', '--rare'].map((n) => getComputedStyle(document.documentElement).getPropertyValue(n).trim())";
     for theme in ["light", "dark"] {
         browser.prefer(theme);

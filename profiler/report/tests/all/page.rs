@@ -340,3 +340,41 @@ fn pictures() {
     browser.resize(400, 2600);
     browser.picture(&folder, "narrow.png");
 }
+
+/// On a screen of 1280 x 800 the flame graph is in sight when a page opens; what it cost is a line that opens.
+#[test]
+fn the_graph_is_first() {
+    let Some(mut browser) = open(&service(3_000, 1)) else { return };
+    browser.resize(1280, 800);
+    let [_, top, _, height] = browser.place("#graph");
+    assert!(top < 320.0 && top + height < 900.0, "{top} {height}");
+    let timeline = browser.place("#timeline");
+    assert!(timeline[1] > top + height, "{timeline:?}");
+    let line = browser.text(".account summary");
+    assert!(line.contains(" samples") && line.contains("of stacks broken") && line.contains("of one core"), "{line}");
+    assert_eq!(browser.eval("document.querySelector('.account').open"), json!(false));
+    browser.click(".account summary");
+    let [_, _, width, height] = browser.place(".cost");
+    assert!(width > 400.0 && height > 50.0);
+    browser.assert_quiet();
+}
+
+/// What cannot be is not shown: threads of a process neither spin nor idle. And a tower that is higher than the graph opens from its root.
+#[test]
+fn one_state_is_no_choice_and_a_high_tower_opens_from_its_root() {
+    let mut profile = service(3_000, 1);
+    profile.samples.iter_mut().for_each(|sample| sample.state = State::Running);
+    let Some(mut browser) = open(&profile) else { return };
+    assert_eq!(browser.eval("document.querySelector('.states').hidden"), json!(true));
+    let head = "[...document.querySelectorAll('.track-numbers .head span')].map((span) => span.textContent)";
+    assert_eq!(browser.eval(head), json!(["running", "samples"]));
+    let view = "document.querySelector('input[name=view]:checked').value";
+    let depth = profile.stacks.iter().map(|stack| stack.frames.len()).max().unwrap();
+    assert!(depth < 20, "{depth}");
+    assert_eq!(browser.eval(view), json!("flame"));
+    let innermost = profile.stacks[0].frames[0];
+    profile.stacks[0].frames.splice(0..0, std::iter::repeat_n(innermost, 30));
+    let Some(mut browser) = open(&profile) else { return };
+    assert_eq!(browser.eval(view), json!("icicle"));
+    browser.assert_quiet();
+}

@@ -39,7 +39,8 @@ fn head_and_overhead_are_the_same() {
     let head: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).collect();
     assert_eq!(browser.text("h1"), head[0]);
     assert_eq!(
-        in_one_line(&browser.eval("document.querySelector('.origin').innerText").to_string()).replace("\\n", " "),
+        in_one_line(&browser.eval("document.querySelector('.origin').innerHTML.replace('<br>', ' ')").to_string())
+            .replace("\\n", " "),
         { format!("\"{}\"", in_one_line(&head[1..].join(" "))) }
     );
     let cards = texts(
