@@ -19,6 +19,7 @@ mod jail;
 mod linux;
 mod man;
 mod new;
+mod only;
 mod ps;
 mod record;
 mod report;

@@ -14,6 +14,7 @@ use glass_profiler_report::trace::{HIDDEN_DEFAULT, Settings, View, text as trace
 
 use crate::console::{self, Busy, say};
 use crate::files;
+use crate::only::OnlyArgs;
 
 /// Functions in the table for the terminal.
 const ROWS_DEFAULT: usize = 20;
@@ -53,6 +54,8 @@ pub struct Args {
     /// nothing.
     #[arg(long, value_name = "LIBRARIES", value_delimiter = ',', requires = "text")]
     hide: Option<Vec<String>>,
+    #[command(flatten)]
+    only: OnlyArgs,
 }
 
 /// A view, by its name on the command line.
@@ -144,7 +147,8 @@ pub fn run(arguments: Args) -> Result<()> {
         let name = view.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned());
         bail!("--view {name} is a text: give --text, too");
     }
-    let (_, recording) = files::open(&arguments.file)?;
+    let (_, mut recording) = files::open(&arguments.file)?;
+    arguments.only.apply(&arguments.file, &mut recording)?;
     let output = arguments.output.display();
     let busy = Busy::with(&if arguments.text { "making a text".to_owned() } else { format!("making {output}") });
     let profile = &recording.profile;
