@@ -14,6 +14,7 @@ use glass_profiler_report::Side;
 use crate::console::{self, Busy, say};
 use crate::files;
 use crate::host_view::HostView;
+use crate::only::OnlyArgs;
 use crate::open;
 
 /// Functions in the table that goes to the terminal.
@@ -50,6 +51,8 @@ pub struct Args {
     /// What to compare of recordings of host and guest.
     #[arg(long, value_enum, default_value_t = HostView::Guest)]
     view: HostView,
+    #[command(flatten)]
+    only: OnlyArgs,
 }
 
 /// Writes the page or prints the table.
@@ -64,7 +67,7 @@ pub fn run(arguments: Args) -> Result<()> {
         a.iter().chain(b).try_for_each(|file| files::ensure_other(file, output, "recording"))?;
     }
     let view = arguments.view.into();
-    let (a, b) = (Compared::read(a, view)?, Compared::read(b, view)?);
+    let (a, b) = (Compared::read(a, view, &arguments.only)?, Compared::read(b, view, &arguments.only)?);
     let (has_samples, has_traces) = (a.has_running() && b.has_running(), a.trace.is_some() && b.trace.is_some());
     if !has_samples && !has_traces {
         bail!("there is nothing to compare: {} {}, {} {}", a.names, a.has(), b.names, b.has());
@@ -102,11 +105,12 @@ struct Compared {
 }
 
 impl Compared {
-    /// Of host and guest, what the view shows.
-    fn read(paths: &[PathBuf], view: View) -> Result<Compared> {
+    /// Of host and guest, what the view shows; of all processes and threads, those that are selected.
+    fn read(paths: &[PathBuf], view: View, only: &OnlyArgs) -> Result<Compared> {
         let (mut profiles, mut traced) = (Vec::new(), None);
         for path in paths {
-            let (_, recording) = files::open(path)?;
+            let (_, mut recording) = files::open(path)?;
+            only.apply(path, &mut recording)?;
             traced = Some(recording.trace).filter(|trace| !trace.is_empty() && paths.len() == 1);
             // Without a side of the host the profile is not copied.
             let viewed = match view.of(&recording.profile).profile {

@@ -11,6 +11,7 @@ use glass_profiler_export::{Format, Options, States};
 use crate::console::{self, Busy, say};
 use crate::files;
 use crate::host_view::HostView;
+use crate::only::OnlyArgs;
 
 /// Converts a recording for other viewers.
 #[derive(clap::Args)]
@@ -32,6 +33,8 @@ pub struct Args {
     /// What to write of a recording of host and guest.
     #[arg(long, value_enum, default_value_t = HostView::Guest)]
     view: HostView,
+    #[command(flatten)]
+    only: OnlyArgs,
 }
 
 /// [`States`] on the command line.
@@ -49,10 +52,15 @@ fn formats() -> impl clap::builder::TypedValueParser<Value = Format> {
 
 /// Writes the file.
 pub fn run(arguments: Args) -> Result<()> {
-    let Args { file, format, output, states, lines, view } = arguments;
+    let Args { file, format, output, states, lines, view, only } = arguments;
     ensure!(
         !lines || format == Format::Folded,
         "--lines is for --format folded only: for lines use that, pprof, firefox or perfetto"
+    );
+    ensure!(
+        !only.is_given() || !format.is_of_trace(),
+        "{} has a trace, and --process and --thread select samples: give another --format",
+        format.name()
     );
     let states = match states {
         StatesArg::Running => States::Running,
@@ -65,7 +73,8 @@ pub fn run(arguments: Args) -> Result<()> {
         bail!("{} is binary and would garble the terminal: give a file with --output, or a pipe", format.name());
     }
     files::ensure_other(&file, &output, "recording")?;
-    let (bytes, recording) = files::open(&file)?;
+    let (bytes, mut recording) = files::open(&file)?;
+    only.apply(&file, &mut recording)?;
     if format.is_of_trace() && recording.trace.is_empty() {
         bail!(
             "{} holds samples only, nothing for {}: record with `glass trace`, or give another --format",
@@ -97,6 +106,9 @@ pub fn run(arguments: Args) -> Result<()> {
     files::write(&output, |writer| glass_profiler_export::write(format, &recording, &bytes, options, writer))?;
     drop(busy);
     remind(&file, &recording);
+    if let Some(only) = &recording.profile.only {
+        say!("glass: {}", only.sentence());
+    }
     let samples = format!("{} samples", exported(&recording, options));
     let events = format!("{} events", recording.trace.event_count());
     let what = match (format.is_of_trace(), recording.trace.is_empty()) {

@@ -21,6 +21,7 @@ mod jail;
 mod linux;
 mod man;
 mod new;
+mod only;
 mod open;
 mod ps;
 mod record;

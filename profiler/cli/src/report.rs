@@ -15,6 +15,7 @@ use glass_profiler_report::trace::{HIDDEN_DEFAULT, Settings, View, text as trace
 
 use crate::console::{self, Busy, say};
 use crate::files;
+use crate::only::OnlyArgs;
 use crate::open;
 
 /// Functions in the table for the terminal.
@@ -58,6 +59,8 @@ pub struct Args {
     /// nothing.
     #[arg(long, value_name = "LIBRARIES", value_delimiter = ',', requires = "text")]
     hide: Option<Vec<String>>,
+    #[command(flatten)]
+    only: OnlyArgs,
 }
 
 /// A view, by its name on the command line.
@@ -149,7 +152,8 @@ pub fn run(arguments: Args) -> Result<()> {
         let name = view.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned());
         bail!("--view {name} is a text: give --text, too");
     }
-    let (_, recording) = files::open(&arguments.file)?;
+    let (_, mut recording) = files::open(&arguments.file)?;
+    arguments.only.apply(&arguments.file, &mut recording)?;
     let output = arguments.output.display();
     let busy = Busy::with(&if arguments.text { "making a text".to_owned() } else { format!("making {output}") });
     let profile = &recording.profile;

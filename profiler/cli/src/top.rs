@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use glass_profiler_core::live::threads::By;
 use glass_profiler_session::target::Target;
 use glass_profiler_session::{End, Session, Sources, Wish};
 
@@ -45,15 +46,36 @@ pub struct Args {
     /// Show tasks instead of functions, for a Glasshouse service: what each does, what it waits on and since when.
     #[arg(long, conflicts_with_all = ["post_mortem", "domain", "backend", "vcpus"])]
     tasks: bool,
+    /// What the rows are: functions, or processes or threads, of a Linux guest or of this machine. `g` changes it on the live screen.
+    #[arg(long, value_enum, default_value_t = ByArg::Function, conflicts_with = "tasks")]
+    by: ByArg,
     /// Print one table at the end instead of a live screen.
     #[arg(long)]
     once: bool,
-    /// Functions or tasks in a printed table.
+    /// Rows of a printed table.
     #[arg(long, value_name = "N", default_value_t = 20)]
     rows: usize,
     /// Live screen: the weight of a sample halves in this time.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     half_life: Duration,
+}
+
+/// [`By`] on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum ByArg {
+    Function,
+    Process,
+    Thread,
+}
+
+impl From<ByArg> for By {
+    fn from(by: ByArg) -> By {
+        match by {
+            ByArg::Function => By::Function,
+            ByArg::Process => By::Process,
+            ByArg::Thread => By::Thread,
+        }
+    }
 }
 
 /// Shows tables until the user wants no more, the time is over or the guest ends.
@@ -70,7 +92,7 @@ pub fn run(mut arguments: Args) -> Result<()> {
     let enter = if live { jail::enter_with_screen } else { jail::enter };
     let mut target = target::find(&arguments.target, holder::launcher_of_prisoner(enter, None))?;
     let duration = if live { arguments.duration } else { Some(arguments.duration.unwrap_or(ONCE)) };
-    let shared = Arc::new(Shared::new(&target, live.then_some(arguments.half_life)));
+    let shared = Arc::new(Shared::new(&target, live.then_some(arguments.half_life), arguments.by.into()));
     let session = Session::announce(Sources { samples: Some(target.source.as_mut()), ..Default::default() })?;
     let running = session.start(Counting::new(shared.clone()))?;
     let screen = match live {

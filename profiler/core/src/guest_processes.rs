@@ -1,21 +1,27 @@
 //! Processes of a machine in a profile: the stacks of their samples start with them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use crate::guest::Process;
+use crate::guest::{Process, ProcessId};
 use crate::model::{Frame, Profile, STACK_ENTRIES_MAX, Stack};
 use crate::view::Hosts;
 
 /// The image of a frame that stands for a process of a guest.
 pub const PROCESS: &str = "[process]";
 
-/// The name of a process for display: its last program and its process ID.
-fn name(process: &Process) -> String {
-    let program = process.programs.last().map_or("", |program| &program.name);
-    match process.namespace_pid {
-        Some(inside) => format!("{program} {} ({inside} in its namespace)", process.pid),
-        None => format!("{program} {}", process.pid),
+/// A process for display: its name and its process IDs.
+pub(crate) fn label(name: &str, pid: u32, namespace_pid: Option<u32>) -> String {
+    match namespace_pid {
+        Some(inside) => format!("{name} {pid} ({inside} in its namespace)"),
+        None => format!("{name} {pid}"),
     }
+}
+
+/// The processes of the profile's guests that are machines, with the idle tasks.
+pub(crate) fn of_machines(profile: &Profile) -> impl Iterator<Item = &Process> {
+    let machines: HashSet<_> =
+        profile.guests.iter().filter(|guest| guest.kind.is_machine()).map(|guest| guest.id).collect();
+    profile.processes.iter().filter(move |process| machines.contains(&process.guest))
 }
 
 /// The name of a process of a guest without its numbers, which differ from one start of the guest to the next.
@@ -33,12 +39,13 @@ pub(crate) fn add_roots(profile: &mut Profile) {
     if Hosts::of(profile).has_any(profile) || profile.samples.iter().all(|sample| sample.thread.is_none()) {
         return;
     }
-    let is_machine =
-        |process: &Process| profile.guests.iter().any(|guest| guest.id == process.guest && guest.kind.is_machine());
-    let processes = profile.processes.iter().enumerate().filter(|(_, process)| process.pid != 0 && is_machine(process));
-    let processes: HashMap<_, usize> = processes.map(|(index, process)| (process.id, index)).collect();
-    let process_of: Vec<Option<usize>> =
-        profile.threads.iter().map(|thread| processes.get(&thread.process).copied()).collect();
+    let name = |process: &Process| {
+        label(process.programs.last().map_or("", |program| &program.name), process.pid, process.namespace_pid)
+    };
+    let processes = of_machines(profile).filter(|process| process.pid != 0);
+    let names: HashMap<_, String> = processes.map(|process| (process.id, name(process))).collect();
+    let process_of: Vec<Option<ProcessId>> =
+        profile.threads.iter().map(|thread| Some(thread.process).filter(|id| names.contains_key(id))).collect();
     let mut entries: usize = profile.stacks.iter().map(|stack| stack.frames.len()).sum();
     let (mut roots, mut stacks) = (HashMap::new(), HashMap::new());
     let (mut frames, mut added, mut left_out) = (Vec::new(), Vec::new(), 0u64);
@@ -46,7 +53,7 @@ pub(crate) fn add_roots(profile: &mut Profile) {
         let process = sample.thread.and_then(|thread| process_of.get(thread as usize).copied().flatten());
         let (Some(process), Some(stack)) = (process, profile.stacks.get(sample.stack as usize)) else { continue };
         let root = *roots.entry(process).or_insert_with(|| {
-            let function = name(&profile.processes[process]);
+            let function = names[&process].clone();
             frames.push(Frame { function, image: PROCESS.to_owned(), ..Frame::default() });
             (profile.frames.len() + frames.len() - 1) as u32
         });
@@ -76,7 +83,7 @@ pub(crate) fn add_roots(profile: &mut Profile) {
 mod tests {
     use super::*;
     use crate::arch::Architecture;
-    use crate::guest::{Guest, GuestId, GuestKind, ProcessId, ProgramSince, Thread};
+    use crate::guest::{Guest, GuestId, GuestKind, ProgramSince, Thread};
     use crate::model::{Sample, StackEnd};
 
     fn profile() -> Profile {

@@ -36,6 +36,7 @@ mod relocatable;
 mod stack_end;
 mod state;
 pub mod symbols;
+pub mod threads;
 pub mod trace;
 pub mod tree;
 pub mod unwind;

@@ -8,21 +8,23 @@
 pub mod activity;
 pub mod names;
 mod stacks;
+pub mod threads;
 pub mod view;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use crate::durations::Durations;
 use crate::event::Event;
 use crate::files::FileSource;
-use crate::guest::{GuestId, GuestKind};
+use crate::guest::{GuestId, GuestKind, Mode, Process, Thread, ThreadId};
 use crate::images::{Images, NamedImage};
 use crate::model::{StackEnd, State};
 use crate::recorder::Progress;
 use crate::unwind::CallAddress;
 use activity::{Activity, Kind};
-use stacks::Stacks;
+use stacks::{Of, Stacks};
+use threads::{Owner, Threads};
 
 /// Tracks that are kept apart; what comes beyond while all are busy is counted as dropped.
 pub const TRACKS_MAX: usize = 4096;
@@ -47,6 +49,10 @@ pub struct CountedStack {
     pub track: u32,
     /// What the track was doing.
     pub state: State,
+    /// The thread of a guest that ran, if it is known.
+    pub thread: Option<ThreadId>,
+    /// It ended in a process's own code, not in a kernel.
+    pub is_user: bool,
     /// In samples of now: one that is a half-life old adds a half.
     pub weight: f64,
 }
@@ -60,6 +66,8 @@ pub struct LiveTrack {
     pub id: u64,
     /// "vcpu 0", or a thread's name.
     pub name: String,
+    /// Of a thread of this machine.
+    pub owner: Option<Owner>,
     /// Its activity.
     pub activity: Activity,
 }
@@ -75,6 +83,8 @@ pub struct Snapshot {
     pub forgotten: f64,
     /// The tracks, in order of their index.
     pub tracks: Vec<LiveTrack>,
+    /// Processes and threads of guests that have samples.
+    pub threads: Threads,
     /// Path of each image, by the index in [`CallAddress::image`].
     pub paths: Vec<String>,
     /// The images, to read their names.
@@ -96,6 +106,10 @@ pub struct UnwoundSample {
     pub track: u32,
     /// What it was doing.
     pub state: State,
+    /// The thread of a guest that ran, if it is known.
+    pub thread: Option<ThreadId>,
+    /// It ended in a process's own code, not in a kernel.
+    pub is_user: bool,
     /// Its calls, innermost first.
     pub calls: Vec<CallAddress>,
     /// The calls do not reach the start of the stack.
@@ -115,7 +129,13 @@ pub enum Update {
         id: u64,
         /// "vcpu 0", or a thread's name and id, with those of its process.
         name: String,
+        /// Of a thread of this machine.
+        owner: Option<Owner>,
     },
+    /// A process of a guest, or its new name.
+    Process(Process),
+    /// A thread of a guest, or its new name.
+    Thread(Thread),
     /// A sample.
     Sample(UnwoundSample),
     /// Pauses of tracks without a sample, each in nanoseconds.
@@ -151,21 +171,30 @@ impl Unwinder {
                 self.processes.insert(guest.id, process);
             }
             Event::Track { track, guest, id, name } => {
-                let name = match self.processes.get(&guest) {
+                let known = self.processes.get(&guest);
+                let owner = known.and_then(Option::as_ref).map(|(pid, process)| Owner {
+                    pid: *pid,
+                    process: process.clone(),
+                    thread: name.clone(),
+                });
+                let name = match known {
                     Some(Some((pid, _))) if u64::from(*pid) == id => format!("{name} {id}"),
                     Some(Some((pid, process))) => format!("{name} {id} in {process} {pid}"),
                     _ => name,
                 };
-                sink(Update::Track { track, id, name });
+                sink(Update::Track { track, id, name, owner });
             }
             Event::Map { .. } => self.images.take_warnings().into_iter().for_each(|text| sink(Update::Warning(text))),
             Event::Sample(sample) => {
                 let stack = self.images.unwind(&sample);
                 self.images.sampled(&stack, files);
+                let is_user = sample.segments.first().is_some_and(|segment| segment.mode == Mode::User);
                 sink(Update::Sample(UnwoundSample {
                     time_ns: sample.time_ns,
                     track: sample.track,
                     state: sample.state,
+                    thread: sample.thread,
+                    is_user,
                     is_broken: stack.end != StackEnd::Complete,
                     calls: stack.calls,
                     frozen_ns: sample.frozen_ns,
@@ -173,15 +202,11 @@ impl Unwinder {
             }
             Event::Frozen { tracks_ns } => sink(Update::Frozen(tracks_ns)),
             Event::Warning(text) => sink(Update::Warning(text)),
+            Event::Process(process) => sink(Update::Process(process)),
+            Event::Thread(thread) => sink(Update::Thread(thread)),
             // What a thread has done until its end is still to be seen. A live profile is of samples; `glass top
             // --tasks` looks at traces.
-            Event::Process(_)
-            | Event::Thread(_)
-            | Event::Space { .. }
-            | Event::SpaceEnd(_)
-            | Event::TrackEnd(_)
-            | Event::Place { .. }
-            | Event::Trace(_) => {}
+            Event::Space { .. } | Event::SpaceEnd(_) | Event::TrackEnd(_) | Event::Place { .. } | Event::Trace(_) => {}
         }
     }
 }
@@ -192,6 +217,7 @@ pub struct Live {
     images: Arc<[NamedImage]>,
     stacks: Stacks,
     tracks: HashMap<u32, LiveTrack>,
+    threads: Threads,
     pauses: Durations,
     progress: Progress,
     first_ns: Option<u64>,
@@ -206,6 +232,7 @@ impl Live {
             images: Arc::from([]),
             stacks: Stacks::new(settings.half_life_ns),
             tracks: HashMap::new(),
+            threads: Threads::default(),
             pauses: Durations::default(),
             progress: Progress::default(),
             first_ns: None,
@@ -216,7 +243,9 @@ impl Live {
     /// Takes a change. Never slow.
     pub fn update(&mut self, update: Update) {
         match update {
-            Update::Track { track, id, name } => self.track(track, id, name),
+            Update::Track { track, id, name, owner } => self.track(track, id, name, owner),
+            Update::Process(process) => self.threads.process(&process),
+            Update::Thread(thread) => self.threads.thread(&thread, || self.stacks.threads()),
             Update::Sample(sample) => self.sample(&sample),
             Update::Frozen(tracks_ns) => tracks_ns.into_iter().for_each(|(_, ns)| self.pauses.add(ns)),
             Update::Warning(text) => self.warn(text),
@@ -224,10 +253,11 @@ impl Live {
         }
     }
 
-    fn track(&mut self, track: u32, id: u64, name: String) {
+    fn track(&mut self, track: u32, id: u64, name: String, owner: Option<Owner>) {
         if let Some(known) = self.tracks.get_mut(&track) {
             known.id = id;
             known.name = name;
+            known.owner = owner;
             return;
         }
         if self.tracks.len() >= TRACKS_MAX {
@@ -236,7 +266,7 @@ impl Live {
         }
         if self.tracks.len() < TRACKS_MAX {
             let activity = Activity::new(self.settings.kind);
-            self.tracks.insert(track, LiveTrack { track, id, name, activity });
+            self.tracks.insert(track, LiveTrack { track, id, name, owner, activity });
         }
     }
 
@@ -246,7 +276,8 @@ impl Live {
             return;
         };
         known.activity.add(sample.time_ns, sample.state);
-        self.stacks.add(sample.time_ns, sample.track, sample.state, &sample.calls);
+        let UnwoundSample { track, state, thread, is_user, .. } = *sample;
+        self.stacks.add(sample.time_ns, Of { track, state, thread, is_user }, &sample.calls);
         self.first_ns.get_or_insert(sample.time_ns);
         self.progress.samples_taken += 1;
         self.progress.stacks_broken += u64::from(sample.is_broken);
@@ -283,6 +314,7 @@ impl Live {
         let mut tracks: Vec<LiveTrack> = self.tracks.values().cloned().collect();
         tracks.sort_by_key(|track| track.track);
         tracks.iter_mut().for_each(|track| track.activity.advance(now_ns));
+        let used: HashSet<ThreadId> = stacks.iter().filter_map(|stack| stack.thread).collect();
         let paths = self.images.iter().map(|image| image.path().to_owned()).collect();
         let progress = self.progress();
         let covered_ns = self.first_ns.map_or(0, |first| now_ns.saturating_sub(first));
@@ -292,6 +324,7 @@ impl Live {
             stacks,
             forgotten,
             tracks,
+            threads: self.threads.only(&used),
             paths,
             images: self.images.clone(),
             progress,

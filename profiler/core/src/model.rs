@@ -3,8 +3,10 @@
 //! Tables are flat and refer to each other by index, so a million samples stay cheap: reports
 //! aggregate over [`Profile::samples`] and look names up last.
 
+use std::collections::BTreeSet;
+
 use crate::arch::Width;
-use crate::guest::{Guest, Mode, Process, Thread};
+use crate::guest::{Guest, Mode, Process, Thread, ThreadId};
 use crate::kind::Kind;
 use crate::layer::{Layer, View};
 pub use crate::stack_end::StackEnd;
@@ -42,6 +44,29 @@ pub struct Profile {
     pub warnings: Vec<String>,
     /// Of a recording with a side of the host that is in a [view](crate::view): that side. `None` as it was recorded, and of others.
     pub host: Option<HostSide>,
+    /// The processes or threads that it was restricted to, and what was left out. `None` as it was recorded.
+    pub only: Option<Only>,
+}
+
+/// What a profile was [restricted](crate::threads::Wanted::keep) to, in samples.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Only {
+    /// What was wanted, for display.
+    pub wanted: String,
+    /// The processes whose threads are left, for display.
+    pub processes: Vec<String>,
+    /// Numbers of the guests' threads that are left.
+    pub threads: BTreeSet<ThreadId>,
+    /// Indices into [`Profile::tracks`] of the threads of this machine that are left.
+    pub tracks: BTreeSet<u32>,
+    /// Samples that are left.
+    pub kept: u64,
+    /// Left out: of other processes or threads.
+    pub others: u64,
+    /// Left out: of the idle task.
+    pub idle: u64,
+    /// Left out: without a known process.
+    pub unknown: u64,
 }
 
 /// The origin of a recording.

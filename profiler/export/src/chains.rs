@@ -2,12 +2,13 @@
 //!
 //! Broken stacks, spinning and idling get the same roots as in our reports.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use glass_profiler_core::identity::{ProcessTracks, by_track, processes};
-use glass_profiler_core::model::{Profile, Sample, State};
+use glass_profiler_core::model::{Only, Profile, Sample, State};
 use glass_profiler_core::names::printable;
 use glass_profiler_core::recording::{Place, Recording};
+use glass_profiler_core::threads::{SampledThreads, Subject};
 use glass_profiler_core::tree::{Broken, Kind};
 use glass_profiler_core::view::{Layer, View};
 
@@ -43,6 +44,18 @@ pub(crate) struct Group {
     pub state: u8,
     /// Index of the track.
     pub track: u32,
+    /// The thread of a guest that ran: an index into [`Chains::threads`].
+    pub thread: Option<usize>,
+}
+
+/// Samples that a format shows in a row of their own: those of a guest's thread, or of a track without such.
+pub(crate) struct Series {
+    /// Index of the track; of a thread, of its first sample.
+    pub track: u32,
+    /// The thread of a guest: an index into [`Chains::threads`].
+    pub thread: Option<usize>,
+    /// Indices into the profile's samples, in order of time.
+    pub samples: Vec<u32>,
 }
 
 /// All steps of a profile: first its frames, then our roots.
@@ -51,6 +64,8 @@ pub(crate) struct Chains<'a> {
     pub steps: Vec<Step>,
     /// The processes whose threads are tracks.
     pub processes: Vec<ProcessTracks>,
+    /// All threads, also those of guests.
+    pub threads: SampledThreads,
     /// By track: its process.
     process_of: Vec<Option<usize>>,
     /// By track: its samples do not count.
@@ -85,7 +100,8 @@ impl<'a> Chains<'a> {
         let process_of = by_track(&processes, profile.tracks.len());
         let left_out = profile.left_out();
         let steps = frames.chain(roots).collect();
-        Chains { profile, steps, processes, process_of, left_out, frames: profile.frames.len() }
+        let threads = SampledThreads::of(profile);
+        Chains { profile, steps, processes, threads, process_of, left_out, frames: profile.frames.len() }
     }
 
     /// The process of a track, if it is a thread.
@@ -146,7 +162,8 @@ impl<'a> Chains<'a> {
         let mut counts: HashMap<Group, u64> = HashMap::new();
         for sample in self.profile.samples.iter().filter(|sample| self.is_exported(sample, states)) {
             let state = sample.state.number() as u8;
-            *counts.entry(Group { stack: sample.stack, state, track: sample.track }).or_default() += 1;
+            let thread = self.guest_thread(sample);
+            *counts.entry(Group { stack: sample.stack, state, track: sample.track, thread }).or_default() += 1;
         }
         let mut groups: Vec<_> = counts.into_iter().collect();
         groups.sort_unstable();
@@ -159,16 +176,40 @@ impl<'a> Chains<'a> {
         !is_left_out && (states == States::All || sample.state.is_active())
     }
 
-    /// Samples of each track in order of time: indices into the profile's.
-    pub fn by_track(&self) -> Vec<Vec<u32>> {
-        let mut tracks = vec![Vec::new(); self.profile.tracks.len()];
-        for (index, sample) in self.profile.samples.iter().enumerate() {
-            // Our reader produces no sample of an unknown track; there is no place to show it.
-            if let Some(track) = tracks.get_mut(sample.track as usize) {
-                track.push(index as u32);
-            }
+    /// The thread of a guest that ran in a sample; `None` of its idle task, and of tracks that are threads themselves.
+    fn guest_thread(&self, sample: &Sample) -> Option<usize> {
+        match self.threads.subject(sample) {
+            Subject::Thread(thread) if self.is_of_guest(thread) => Some(thread),
+            _ => None,
         }
-        tracks
+    }
+
+    fn is_of_guest(&self, thread: usize) -> bool {
+        self.threads.processes[self.threads.threads[thread].process].is_of_guest
+    }
+
+    /// All samples: first each track with what is of no thread of a guest, then each of these threads.
+    pub fn series(&self) -> Vec<Series> {
+        let tracks = 0..self.profile.tracks.len() as u32;
+        let mut series: Vec<Series> = tracks.map(|track| Series { track, thread: None, samples: Vec::new() }).collect();
+        let mut of_threads: BTreeMap<usize, Series> = BTreeMap::new();
+        for (index, sample) in (0..).zip(&self.profile.samples) {
+            // Our reader produces no sample of an unknown track; there is no place to show it.
+            let Some(of_track) = series.get_mut(sample.track as usize) else { continue };
+            let new = |thread| Series { track: sample.track, thread: Some(thread), samples: Vec::new() };
+            let place = match self.guest_thread(sample) {
+                None => of_track,
+                Some(thread) => of_threads.entry(thread).or_insert_with(|| new(thread)),
+            };
+            place.samples.push(index);
+        }
+        series.extend(of_threads.into_values());
+        series
+    }
+
+    /// The name of a series, with those of its process.
+    pub fn label(&self, series: &Series) -> String {
+        series.thread.map_or_else(|| self.track_label(series.track), |thread| self.threads.thread_label(thread))
     }
 
     /// Printable name of a track.
@@ -210,6 +251,11 @@ pub(crate) fn cost_line(profile: &Profile) -> String {
         cost.profiler_cpu_ns / 1_000_000,
         profile.origin.duration_ns / 1_000_000
     )
+}
+
+/// The process or thread that the profile was restricted to, and its warnings, a sentence each.
+pub(crate) fn remarks(profile: &Profile) -> impl Iterator<Item = String> {
+    profile.only.iter().map(Only::sentence).chain(profile.warnings.iter().map(|warning| printable(warning)))
 }
 
 /// The title of a profile, in one line.

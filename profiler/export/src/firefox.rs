@@ -6,7 +6,7 @@
 
 mod thread;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 
 use glass_profiler_core::model::{Profile, Sample, State};
@@ -76,9 +76,9 @@ pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Wr
         write!(output, "{lib}")
     })?;
     output.write_all(b",\"threads\":")?;
-    let tracks = chains.by_track();
-    json::list(output, tracks.iter().enumerate(), |output, (track, samples)| {
-        thread::write(&chains, &mut strings, track, samples, options.states, output)
+    let mut processes = HashSet::new();
+    json::list(output, chains.series(), |output, series| {
+        thread::write(&chains, &mut strings, &series, &mut processes, options.states, output)
     })?;
     output.write_all(b",\"shared\":{\"stringArray\":")?;
     json::list(output, &strings.list, |output, text| json::string(output, text))?;
@@ -113,6 +113,7 @@ fn meta(chains: &Chains<'_>, output: &mut dyn Write) -> io::Result<()> {
         entry("Recorder", &origin.recorder),
         entry("Profiler overhead", &cost_line(profile)),
     ];
+    entries.extend(profile.only.iter().map(|only| entry("Samples", &only.sentence())));
     entries.extend(profile.warnings.iter().map(|warning| entry("Warning", warning)));
     let mut meta = serde_json::json!({
         "version": GECKO_VERSION,

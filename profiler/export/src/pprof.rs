@@ -11,11 +11,12 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use glass_profiler_core::model::State;
 use glass_profiler_core::recording::{RecordedImage, Recording};
+use glass_profiler_core::threads::{SampledProcess, SampledThread};
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 
 use crate::Options;
-use crate::chains::{Chains, Step, cost_line, title};
+use crate::chains::{Chains, Step, cost_line, remarks, title};
 
 pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Write) -> io::Result<()> {
     let mut encoder = GzEncoder::new(output, Compression::default());
@@ -71,13 +72,13 @@ impl<'a> Tables<'a> {
         let period_ns = self.chains.period_ns() as i64;
         self.head(period_ns, output)?;
         let state = self.string("state");
-        let mut known: HashMap<u32, Vec<proto::Label>> = HashMap::new();
+        let mut known: HashMap<(u32, Option<usize>), Vec<proto::Label>> = HashMap::new();
         for (group, count) in self.chains.groups(options.states) {
-            let mut labels = match known.get(&group.track) {
+            let mut labels = match known.get(&(group.track, group.thread)) {
                 Some(labels) => labels.clone(),
                 None => {
-                    let labels = self.track_labels(group.track);
-                    known.entry(group.track).or_insert(labels).clone()
+                    let labels = self.labels(group.track, group.thread);
+                    known.entry((group.track, group.thread)).or_insert(labels).clone()
                 }
             };
             if group.state() != State::Running {
@@ -99,31 +100,35 @@ impl<'a> Tables<'a> {
         self.tail(output)
     }
 
-    /// Which thread of which process, or which vCPU, as readers of profiles of Linux name it.
-    fn track_labels(&mut self, track: u32) -> Vec<proto::Label> {
+    /// Which thread of which process, or which vCPU, as readers of profiles of Linux name it. Of a thread of a guest also its vCPU.
+    fn labels(&mut self, track: u32, thread: Option<usize>) -> Vec<proto::Label> {
         let name = self.chains.track_name(track);
         let id = self.recording.profile.tracks.get(track as usize).map_or(0, |track| track.id);
-        let process = self.chains.process(track).map(|process| (process.name.clone(), process.pid));
-        let text = |tables: &mut Tables<'_>, key: &str, value: &str| proto::Label {
-            key: tables.string(key),
-            str: tables.string(value),
-            ..Default::default()
-        };
-        let mut labels = vec![text(self, "thread", &name)];
-        let number = |tables: &mut Tables<'_>, key: &str, value: u64| proto::Label {
-            key: tables.string(key),
-            num: value as i64,
-            ..Default::default()
-        };
-        match process {
-            None => labels.push(number(self, "thread_id", id)),
-            Some((process, pid)) => {
-                labels.push(text(self, "process", &process));
-                labels.push(number(self, "pid", pid.into()));
-                labels.push(number(self, "tid", id));
-            }
+        if let Some(thread) = thread {
+            let SampledThread { process, name: thread, tid } = self.chains.threads.threads[thread].clone();
+            let SampledProcess { name: process, pid, .. } = self.chains.threads.processes[process].clone();
+            let of_thread = [self.text("thread", &thread), self.text("process", &process)];
+            let numbers = [self.number("pid", pid.into()), self.number("tid", tid.into()), self.text("vcpu", &name)];
+            return of_thread.into_iter().chain(numbers).collect();
         }
-        labels
+        let process = self.chains.process(track).map(|process| (process.name.clone(), process.pid));
+        match process {
+            None => vec![self.text("thread", &name), self.number("thread_id", id)],
+            Some((process, pid)) => vec![
+                self.text("thread", &name),
+                self.text("process", &process),
+                self.number("pid", pid.into()),
+                self.number("tid", id),
+            ],
+        }
+    }
+
+    fn text(&mut self, key: &str, value: &str) -> proto::Label {
+        proto::Label { key: self.string(key), str: self.string(value), ..Default::default() }
+    }
+
+    fn number(&mut self, key: &str, value: u64) -> proto::Label {
+        proto::Label { key: self.string(key), num: value as i64, ..Default::default() }
     }
 
     /// Whether an image is the program that was recorded: the file that was named, or the one that its first process is named after; else the first that is
@@ -154,7 +159,7 @@ impl<'a> Tables<'a> {
         let (cpu, nanoseconds) = (self.string("cpu"), self.string("nanoseconds"));
         let profile = &self.recording.profile;
         let mut comments = vec![title(profile), cost_line(profile)];
-        comments.extend(profile.warnings.iter().map(|warning| glass_profiler_core::names::printable(warning)));
+        comments.extend(remarks(profile));
         let head = proto::Profile {
             sample_type: vec![
                 proto::ValueType { r#type: samples, unit: count },

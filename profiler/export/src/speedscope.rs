@@ -1,4 +1,4 @@
-//! speedscope's own format: one sampled profile for each track, frames shared.
+//! speedscope's own format: one sampled profile for each track, and for each thread of a guest; frames shared.
 //!
 //! The format has no field for modes: of host and guest names end in them, in brackets.
 //! The weight of a sample is one period. Where a track has none for longer than that (it was idle, or samples were lost), an
@@ -9,7 +9,7 @@ use std::io::{self, Write};
 
 use glass_profiler_core::recording::Recording;
 
-use crate::chains::{Chains, cost_line, title};
+use crate::chains::{Chains, Series, cost_line, title};
 use crate::json::{self, column};
 use crate::{Options, States};
 
@@ -36,9 +36,7 @@ pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Wr
         output.write_all(b"}")
     })?;
     output.write_all(b"},\"profiles\":")?;
-    json::list(output, chains.by_track().iter().enumerate(), |output, (track, samples)| {
-        profile(output, &chains, &frame_of, track as u32, samples, options.states)
-    })?;
+    json::list(output, chains.series(), |output, series| profile(output, &chains, &frame_of, &series, options.states))?;
     output.write_all(b"}\n")
 }
 
@@ -95,14 +93,13 @@ fn profile(
     output: &mut dyn Write,
     chains: &Chains<'_>,
     frame_of: &[u32],
-    track: u32,
-    samples: &[u32],
+    series: &Series,
     states: States,
 ) -> io::Result<()> {
-    let pieces = pieces(chains, samples, states);
+    let pieces = pieces(chains, &series.samples, states);
     let end_ns = pieces.iter().fold(0u64, |sum, piece| sum.saturating_add(piece.weight_ns));
     output.write_all(b"{\"type\":\"sampled\",\"name\":")?;
-    json::string(output, &chains.track_label(track))?;
+    json::string(output, &chains.label(series))?;
     write!(output, ",\"unit\":\"nanoseconds\",\"startValue\":0,\"endValue\":{end_ns},\"samples\":")?;
     json::list(output, &pieces, |output, piece| {
         let sample = piece.stack.map(|index| &chains.profile.samples[index as usize]);

@@ -38,6 +38,10 @@ const PAGE: &str = include_str!("../assets/shared/page.html");
 const REPORT_PAGE: &str = include_str!("../assets/samples/report.html");
 const REPORT_INTRO: &str = include_str!("../assets/samples/intro.html");
 
+/// Of a guest with processes: the tabs and the tables of these and of its threads.
+const PROCESS_TABS: &str = include_str!("../assets/samples/process_tabs.html");
+const PROCESS_TABLES: &str = include_str!("../assets/samples/process_tables.html");
+
 const DIFFERENCE_PAGE: &str = include_str!("../assets/samples/difference.html");
 const DIFFERENCE_TRACES: &str = include_str!("../assets/trace/difference.html");
 const DIFFERENCE_INTRO: &str = include_str!("../assets/samples/difference_intro.html");
@@ -100,7 +104,8 @@ fn report(profile: &Profile, trace: Option<(&Trace, &TracePage)>, view: View) ->
     drop(viewed);
     // The page makes the other views of it.
     let merged_view = View::Merged.of(profile);
-    let (tree, timeline) = samples_page::by_line(&merged_view.profile);
+    let samples = samples_page::Page::new(&merged_view.profile);
+    let tree = &samples.tree;
     let main = script(MODULES, REPORT);
     let trace_script = trace.map_or(String::new(), |_| script(TRACE_MODULES, TRACE));
     let (scripts, style, sections): (&[&str], String, &[&str]) = match trace {
@@ -113,6 +118,10 @@ fn report(profile: &Profile, trace: Option<(&Trace, &TracePage)>, view: View) ->
         class: "",
         intro: fill(REPORT_INTRO, |name| match name {
             "origin" => escape(&origin_line(&profile.origin)),
+            "only" => profile
+                .only
+                .as_ref()
+                .map_or(String::new(), |only| format!(" <strong>{}</strong>", escape(&only.sentence()))),
             "symbols" => symbols_line(&profile.origin).map_or(String::new(), |line| format!("<br>{}", escape(&line))),
             "account" => keep_units(&escape(&account_line(profile))),
             "high" => if cards(profile).iter().any(|card| card.high) { " high" } else { "" }.to_string(),
@@ -133,7 +142,10 @@ fn report(profile: &Profile, trace: Option<(&Trace, &TracePage)>, view: View) ->
         "sides" => tree.host.map_or(String::new(), |_| sides_choice(view)),
         "mode" => tree.host.map_or("", |_| "<option value=\"mode\">Mode colours</option>").to_string(),
         "apart" => tree.host.map_or(String::new(), |host| apart(&host.apart)),
-        "data" => samples_page::write(&tree, &timeline, None),
+        "tabs" if samples.has_processes() => PROCESS_TABS.to_string(),
+        "tables" if samples.has_processes() => PROCESS_TABLES.to_string(),
+        "tabs" | "tables" => String::new(),
+        "data" => samples.json(),
         "script" => main.clone(),
         "trace" => trace.map_or(String::new(), |(_, parts)| trace_view(parts, &trace_script)),
         _ => unreachable!("assets/samples/report.html names only what is above"),
@@ -282,7 +294,7 @@ fn functions_difference(a: &[&Profile], b: &[&Profile], traces: &str) -> String 
     let content = fill(DIFFERENCE_PAGE, |name| match name {
         "text" => escape(&difference_text(a, b, TEXT_TOP)),
         "merged" => merged(&tree.merged),
-        "data" => samples_page::write(&tree, &timeline, Some(&errors)),
+        "data" => samples_page::write(&tree, &timeline, Some(&errors), None),
         "judged" => judged(&errors).to_string(),
         "script" => script.clone(),
         "traces" => traces.to_string(),

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crossterm::event::{KeyCode, KeyEvent};
 use glass_profiler_core::live::names::{Function, NOT_READ_YET};
-use glass_profiler_core::live::view::{Query, Row};
+use glass_profiler_core::live::threads::{By, Subject, SubjectRow};
+use glass_profiler_core::live::view::{Only, Query, Row};
 use glass_profiler_core::model::Origin;
 
 use super::keys::{self, Controls, Pressed};
@@ -45,6 +46,10 @@ pub(super) struct App {
     pub(super) lines: bool,
     pub(super) controls: Controls,
     selected: Option<RowId>,
+    /// Among processes or threads.
+    selected_subject: Option<Subject>,
+    /// What rows were before a process or a thread was opened.
+    opened_from: By,
 }
 
 fn id(row: &Row, lines: bool) -> RowId {
@@ -52,8 +57,9 @@ fn id(row: &Row, lines: bool) -> RowId {
 }
 
 impl App {
-    pub(super) fn new(origin: Origin) -> App {
-        App { origin, ..Default::default() }
+    /// `by`: what the rows are.
+    pub(super) fn new(origin: Origin, by: By) -> App {
+        App { origin, query: Query { by, ..Query::default() }, ..Default::default() }
     }
 
     /// Takes a newer view, unless the display is paused. Returns true if the screen has to be drawn.
@@ -84,6 +90,26 @@ impl App {
         rows
     }
 
+    /// The processes or threads that pass the filter, sorted.
+    pub(super) fn subjects(&self) -> Vec<&SubjectRow> {
+        let matches = |row: &&SubjectRow| keys::passes(&self.controls.filter, &[&row.label(), &row.process]);
+        let mut rows: Vec<&SubjectRow> = self.picture.view.subjects.iter().filter(matches).collect();
+        if self.sort == Sort::Name {
+            rows.sort_by(|a, b| (&a.name, a.number).cmp(&(&b.name, b.number)));
+        }
+        rows
+    }
+
+    /// The index of the selected process or thread in `rows`.
+    pub(super) fn selected_subject(&self, rows: &[&SubjectRow]) -> Option<usize> {
+        rows.iter().position(|row| Some(row.subject) == self.selected_subject)
+    }
+
+    /// Whether the rows are processes or threads.
+    pub(super) fn is_by_subject(&self) -> bool {
+        self.query.by != By::Function
+    }
+
     /// The index of the selected row in `rows`.
     pub(super) fn selected(&self, rows: &[&Row]) -> Option<usize> {
         let selected = self.selected.as_ref()?;
@@ -92,6 +118,12 @@ impl App {
 
     /// Moves the selection; without one, to the first row.
     fn select(&mut self, by: isize) {
+        if self.is_by_subject() {
+            let rows = self.subjects();
+            let index = keys::moved(self.selected_subject(&rows), by, rows.len());
+            self.selected_subject = rows.get(index).map(|row| row.subject);
+            return;
+        }
         let rows = self.rows();
         let index = keys::moved(self.selected(&rows), by, rows.len());
         self.selected = rows.get(index).map(|row| id(row, self.lines));
@@ -117,6 +149,8 @@ impl App {
             KeyCode::Char('s') => self.sort = Sort::Own,
             KeyCode::Char('t') => self.sort = Sort::Total,
             KeyCode::Char('n') => self.sort = Sort::Name,
+            KeyCode::Char('g') => return self.next_rows(),
+            KeyCode::Char('l') if self.is_by_subject() => {}
             KeyCode::Char('l') => {
                 self.lines = !self.lines;
                 self.selected = None;
@@ -133,15 +167,20 @@ impl App {
         Action::Draw
     }
 
-    /// One step out: of the surroundings, of the filter, of the selection, at last of the program.
+    /// One step out: of the surroundings, of the filter, of the selection, of a process or thread, at last of the program.
     fn back(&mut self) -> Action {
         if self.query.focus.take().is_some() {
             return Action::Query(self.query.clone());
         }
         if !self.controls.filter.is_empty() {
             self.controls.filter.clear();
-        } else if self.selected.is_some() {
+        } else if self.selected.is_some() && !self.is_by_subject() {
             self.selected = None;
+        } else if self.query.only.take().is_some() {
+            self.query.by = self.opened_from;
+            return Action::Query(self.query.clone());
+        } else if self.selected_subject.is_some() && self.is_by_subject() {
+            self.selected_subject = None;
         } else {
             return Action::Quit;
         }
@@ -154,6 +193,9 @@ impl App {
         if self.query.focus.is_some() {
             return self.back();
         }
+        if self.is_by_subject() {
+            return self.open_subject();
+        }
         let rows = self.rows();
         let is_function = |row: &&&Row| row.function.name != NOT_READ_YET;
         let row = match self.selected(&rows) {
@@ -164,6 +206,29 @@ impl App {
         let (selected, function) = (id(row, self.lines), (*row.function).clone());
         self.selected = Some(selected);
         self.query.focus = Some(function);
+        Action::Query(self.query.clone())
+    }
+
+    /// The functions of the selected process or thread, or of the first one.
+    fn open_subject(&mut self) -> Action {
+        let rows = self.subjects();
+        let Some(row) = rows.get(self.selected_subject(&rows).unwrap_or(0)) else { return Action::Draw };
+        let only = Only { subject: row.subject, label: row.label() };
+        self.selected_subject = Some(only.subject);
+        (self.opened_from, self.query.by) = (self.query.by, By::Function);
+        self.query.only = Some(only);
+        self.selected = None;
+        Action::Query(self.query.clone())
+    }
+
+    /// Functions, then processes, then threads, of all.
+    fn next_rows(&mut self) -> Action {
+        self.query.by = match self.query.by {
+            By::Function => By::Process,
+            By::Process => By::Thread,
+            By::Thread => By::Function,
+        };
+        (self.query.only, self.query.focus) = (None, None);
         Action::Query(self.query.clone())
     }
 

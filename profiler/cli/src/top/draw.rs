@@ -2,6 +2,7 @@
 
 mod focus;
 mod keys;
+mod subjects;
 mod table;
 pub(super) mod tasks;
 mod tracks;
@@ -11,6 +12,8 @@ use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
+
+use glass_profiler_core::live::threads::By;
 
 use super::app::App;
 use super::plain;
@@ -117,6 +120,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &App, theme: &Theme) {
     }
     match app.query.focus {
         Some(_) => focus::draw(frame, middle, app, theme),
+        None if app.is_by_subject() => subjects::draw(frame, middle, app, theme),
         None => table::draw(frame, middle, app, theme),
     }
     keys::foot(frame, foot, &app.controls, hints(app), theme);
@@ -166,10 +170,11 @@ fn head_lines(app: &App, theme: &Theme, width: u16) -> Vec<Line<'static>> {
 }
 
 /// The page of keys.
-const KEYS: [(&str, &str); 14] = [
+const KEYS: [(&str, &str); 15] = [
     ("s t n  ← →", "sort by self, total or name"),
     ("↑ ↓ PgUp PgDn", "select a row; it stays selected when the order changes"),
     ("Enter", "who calls the function, whom it calls, its hottest stacks"),
+    ("g", "processes, then threads, then functions; Enter: functions of one"),
     ("l", "lines instead of functions"),
     ("/", "show only what contains a text: in the name, image or line"),
     ("c C", "the next, the previous core or thread; then all again"),
@@ -194,14 +199,25 @@ fn bars(theme: &Theme) -> Line<'static> {
     ])
 }
 
+/// Hints among processes, and among threads.
+const OF_PROCESSES: [(&str, &str); 6] =
+    [("g", "threads"), ("Enter", "its functions"), ("/", "filter"), ("c", "core"), ("i", "idle"), ("p", "pause")];
+const OF_THREADS: [(&str, &str); 6] =
+    [("g", "functions"), ("Enter", "its functions"), ("/", "filter"), ("c", "core"), ("i", "idle"), ("p", "pause")];
+
 /// The hints of the bottom line, the most useful first.
 fn hints(app: &App) -> &'static [(&'static str, &'static str)] {
     match (app.query.focus.is_some(), app.lines) {
+        _ if app.is_by_subject() => match app.query.by {
+            By::Process => &OF_PROCESSES,
+            _ => &OF_THREADS,
+        },
         (true, _) => &[("Esc", "back"), ("c", "core"), ("i", "idle"), ("p", "pause")],
         (false, false) => &[
             ("s t n", "sort"),
             ("/", "filter"),
             ("Enter", "callers"),
+            ("g", "processes"),
             ("l", "lines"),
             ("c", "core"),
             ("i", "idle"),
@@ -211,6 +227,7 @@ fn hints(app: &App) -> &'static [(&'static str, &'static str)] {
             ("s t n", "sort"),
             ("/", "filter"),
             ("Enter", "callers"),
+            ("g", "processes"),
             ("l", "functions"),
             ("c", "core"),
             ("i", "idle"),

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use glass_profiler_core::live::threads::{By, SubjectRow};
 use glass_profiler_core::model::Origin;
 
 use super::text::{count, cut_end, cut_start, duration, pad, percent, place, squeeze};
@@ -11,10 +12,32 @@ use super::work::Picture;
 const TRACKS_MAX: usize = 8;
 /// Columns of a share.
 const SHARE: usize = 9;
+/// The most columns of the name of a process or thread.
+const NAME_MAX: usize = 40;
 
 /// The table with its head; `columns` is the width that must not be exceeded, if there is one.
 pub(super) fn table(picture: &Picture, origin: &Origin, rows_max: usize, columns: Option<u16>) -> String {
     let mut lines = head(picture, origin);
+    lines.push(String::new());
+    let rows = match picture.view.query.by {
+        By::Function => functions(picture, rows_max, columns),
+        by => subjects(picture, by, rows_max),
+    };
+    // The first are the names of the columns.
+    if rows.len() == 1 {
+        lines.push("  no samples: nothing ran while we looked".to_owned());
+    }
+    lines.extend(rows);
+    let mut out = String::new();
+    for line in lines {
+        let line = line.trim_end();
+        let line = columns.map_or_else(|| line.to_owned(), |columns| cut_end(line, columns.into()));
+        let _ = writeln!(out, "{line}");
+    }
+    out
+}
+
+fn functions(picture: &Picture, rows_max: usize, columns: Option<u16>) -> Vec<String> {
     let rows = &picture.view.functions[..rows_max.min(picture.view.functions.len())];
     let name_columns = |text: &dyn Fn(usize) -> String, title: &str| {
         (0..rows.len()).map(|index| super::text::columns(&text(index))).max().unwrap_or(0).max(title.len())
@@ -29,15 +52,14 @@ pub(super) fn table(picture: &Picture, origin: &Origin, rows_max: usize, columns
         line = line.min(columns_max * 3 / 10);
         name = name.min(columns_max.saturating_sub(image + line));
     }
-    lines.push(String::new());
-    lines.push(format!(
+    let mut lines = vec![format!(
         "  {:>SHARE$}{:>SHARE$}  {}  {}  {}",
         "self %",
         "total %",
         pad("function", name),
         pad("image", image),
         "hottest line"
-    ));
+    )];
     for row in rows {
         let (own, total) = (percent(row.self_share), percent(row.total_share));
         lines.push(format!(
@@ -47,16 +69,42 @@ pub(super) fn table(picture: &Picture, origin: &Origin, rows_max: usize, columns
             cut_start(&place(&row.place), line)
         ));
     }
-    if rows.is_empty() {
-        lines.push("  no samples: nothing ran while we looked".to_owned());
+    lines
+}
+
+/// Processes or threads.
+fn subjects(picture: &Picture, by: By, rows_max: usize) -> Vec<String> {
+    let rows = &picture.view.subjects[..rows_max.min(picture.view.subjects.len())];
+    let (number, what) = if by == By::Thread { ("tid", "thread") } else { ("pid", "process") };
+    let second = |row: &SubjectRow| match by {
+        By::Thread => row.process.clone(),
+        _ => row.number.map_or(String::new(), |_| count(row.threads as u64)),
+    };
+    let longest = |text: &dyn Fn(&SubjectRow) -> String, title: &str| {
+        rows.iter().map(|row| super::text::columns(&text(row))).max().unwrap_or(0).clamp(title.len(), NAME_MAX)
+    };
+    let title = if by == By::Thread { "process" } else { "threads" };
+    let (name, last) = (longest(&|row| row.name.clone(), what), longest(&second, title));
+    let mut lines = vec![format!(
+        "  {:>SHARE$}{:>SHARE$}{:>SHARE$}{number:>SHARE$}  {}  {}  hottest function",
+        "share %",
+        "user %",
+        "kernel %",
+        pad(what, name),
+        pad(title, last)
+    )];
+    for row in rows {
+        let shares = [row.share, row.user_share, (row.share - row.user_share).max(0.0)].map(percent);
+        let shares: String = shares.iter().map(|share| format!("{share:>SHARE$}")).collect();
+        let number = row.number.map_or(String::new(), |number| number.to_string());
+        lines.push(format!(
+            "  {shares}{number:>SHARE$}  {}  {}  {}",
+            pad(&cut_end(&row.name, name), name),
+            pad(&cut_end(&second(row), last), last),
+            row.hottest.as_ref().map_or("", |function| &function.name)
+        ));
     }
-    let mut out = String::new();
-    for line in lines {
-        let line = line.trim_end();
-        let line = columns.map_or_else(|| line.to_owned(), |columns| cut_end(line, columns.into()));
-        let _ = writeln!(out, "{line}");
-    }
-    out
+    lines
 }
 
 fn head(picture: &Picture, origin: &Origin) -> Vec<String> {
@@ -118,7 +166,7 @@ fn share_of_the_guests_time(picture: &Picture) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::app::tests::picture;
+    use super::super::app::tests::{picture, picture_by};
     use super::*;
 
     fn origin() -> Origin {
@@ -143,6 +191,17 @@ mod tests {
             let table = table(&picture(), &origin(), 20, Some(columns));
             assert!(table.lines().all(|line| crate::top::text::columns(line) <= usize::from(columns)), "{table}");
         }
+    }
+
+    #[test]
+    fn processes_and_threads_in_columns() {
+        let tables = [By::Process, By::Thread].map(|by| table(&picture_by(by), &origin(), 20, None));
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/top/golden/plain-processes.txt");
+        if std::env::var("GLASS_GOLDEN").is_ok_and(|value| value == "write") {
+            std::fs::write(path, tables.concat()).unwrap();
+        }
+        let expected = std::fs::read_to_string(path).unwrap_or_default();
+        assert_eq!(tables.concat(), expected, "GLASS_GOLDEN=write writes what it is now to {path}");
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub(super) fn start(shared: Arc<Shared>, origin: &Origin, stop: Arc<AtomicBool>)
 fn serve(mut terminal: DefaultTerminal, shared: &Arc<Shared>, origin: Origin, stop: &Arc<AtomicBool>) -> Result<()> {
     let (queries, receiver) = channel();
     let painter = start_painting(shared.clone(), receiver, stop.clone())?;
-    let mut app = App::new(origin);
+    let mut app = App::new(origin, shared.picture().view.query.by);
     let theme = Theme::from_environment();
     let mut is_old = true;
     while !stop.load(Ordering::Relaxed) {

@@ -14,6 +14,7 @@ use glass_profiler_core::event::Event;
 use glass_profiler_core::files::FileSource;
 use glass_profiler_core::live::activity::Kind;
 use glass_profiler_core::live::names::{Loader, NameCache};
+use glass_profiler_core::live::threads::By;
 use glass_profiler_core::live::view::{Query, View};
 use glass_profiler_core::live::{Live, LiveTrack, Settings, Snapshot, Unwinder};
 use glass_profiler_core::model::Cost;
@@ -68,12 +69,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub(super) fn new(target: &Target, half_life: Option<Duration>) -> Shared {
+    /// `by`: what the rows of the first picture are.
+    pub(super) fn new(target: &Target, half_life: Option<Duration>, by: By) -> Shared {
         let kind = match target.is_guest {
             true => Kind::Core,
             false => Kind::Thread { period_ns: 1_000_000_000 / u64::from(target.origin.rate_hz.max(1)) },
         };
-        Shared { opened: target.opened.clone(), ..Shared::of(kind, half_life) }
+        let view = View { query: Query { by, ..Query::default() }, ..View::default() };
+        let picture = Mutex::new(Arc::new(Picture { view, ..Picture::default() }));
+        Shared { opened: target.opened.clone(), picture, ..Shared::of(kind, half_life) }
     }
 
     fn of(kind: Kind, half_life: Option<Duration>) -> Shared {
@@ -194,7 +198,7 @@ pub(super) fn start_painting(
 
 fn paint(shared: &Shared, mut reader: NameReader, queries: &Receiver<Query>, stop: &AtomicBool) {
     let mut names = NameCache::default();
-    let mut query = Query::default();
+    let mut query = shared.picture().view.query.clone();
     let mut past: VecDeque<(u64, u64)> = VecDeque::new();
     let mut next = Instant::now();
     while !stop.load(Ordering::Relaxed) {

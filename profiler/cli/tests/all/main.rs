@@ -5,6 +5,7 @@ mod bombs;
 mod common;
 mod export;
 mod import;
+mod only;
 mod ps;
 mod record;
 mod streams;

@@ -1,9 +1,10 @@
 //! Distinct stacks with weights that fade, in bounded memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::CountedStack;
+use crate::guest::ThreadId;
 use crate::model::State;
 use crate::unwind::CallAddress;
 
@@ -17,11 +18,19 @@ const WEIGHT_MIN: f64 = 1.0 / 1024.0;
 /// scaled down.
 const HALF_LIVES_MAX: f64 = 256.0;
 
+/// What samples are of, beside their stack.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(super) struct Of {
+    pub track: u32,
+    pub state: State,
+    pub thread: Option<ThreadId>,
+    pub is_user: bool,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     stack: u32,
-    track: u32,
-    state: State,
+    of: Of,
 }
 
 pub(super) struct Stacks {
@@ -62,7 +71,7 @@ impl Stacks {
         }
     }
 
-    pub(super) fn add(&mut self, time_ns: u64, track: u32, state: State, chain: &[CallAddress]) {
+    pub(super) fn add(&mut self, time_ns: u64, of: Of, chain: &[CallAddress]) {
         self.unit_ns.get_or_insert(time_ns);
         if self.age(time_ns) > HALF_LIVES_MAX {
             let scale = (-self.age(time_ns)).exp2();
@@ -75,7 +84,12 @@ impl Stacks {
         }
         let weight = self.age(time_ns).exp2();
         let stack = self.stack(chain);
-        *self.weights.entry(Key { stack, track, state }).or_default() += weight;
+        *self.weights.entry(Key { stack, of }).or_default() += weight;
+    }
+
+    /// Threads of guests that have samples.
+    pub(super) fn threads(&self) -> HashSet<ThreadId> {
+        self.weights.keys().filter_map(|key| key.of.thread).collect()
     }
 
     fn stack(&mut self, chain: &[CallAddress]) -> u32 {
@@ -128,8 +142,10 @@ impl Stacks {
         let scale = (-self.age(now_ns)).exp2();
         let counted = |(key, weight): (&Key, &f64)| CountedStack {
             frames: Arc::clone(&self.stacks[key.stack as usize]),
-            track: key.track,
-            state: key.state,
+            track: key.of.track,
+            state: key.of.state,
+            thread: key.of.thread,
+            is_user: key.of.is_user,
             weight: weight * scale,
         };
         (self.frames.clone(), self.weights.iter().map(counted).collect(), self.forgotten * scale)
@@ -156,10 +172,10 @@ mod tests {
     fn a_sample_counts_half_after_a_half_life() {
         let mut stacks = Stacks::new(Some(5 * SECOND));
         for index in 0..100 {
-            stacks.add(100 * SECOND + index, 0, State::Running, &chain(1));
+            stacks.add(100 * SECOND + index, Of::default(), &chain(1));
         }
         assert!((weight(&stacks, 105 * SECOND, 1) - 50.0).abs() < 0.001);
-        stacks.add(110 * SECOND, 0, State::Running, &chain(2));
+        stacks.add(110 * SECOND, Of::default(), &chain(2));
         assert!((weight(&stacks, 110 * SECOND, 1) - 25.0).abs() < 0.001);
         assert!((weight(&stacks, 110 * SECOND, 2) - 1.0).abs() < 0.001);
     }
@@ -168,7 +184,7 @@ mod tests {
     fn days_of_sampling_do_not_overflow() {
         let mut stacks = Stacks::new(Some(SECOND));
         for second in (0..10 * 86_400).step_by(100) {
-            stacks.add(second * SECOND, 0, State::Running, &chain(1));
+            stacks.add(second * SECOND, Of::default(), &chain(1));
         }
         let weight = weight(&stacks, (10 * 86_400 - 100) * SECOND, 1);
         assert!((weight - 1.0).abs() < 0.001, "{weight}");
@@ -177,8 +193,8 @@ mod tests {
     #[test]
     fn without_a_half_life_all_count_the_same() {
         let mut stacks = Stacks::new(None);
-        stacks.add(1, 0, State::Running, &chain(1));
-        stacks.add(3600 * SECOND, 0, State::Running, &chain(1));
+        stacks.add(1, Of::default(), &chain(1));
+        stacks.add(3600 * SECOND, Of::default(), &chain(1));
         assert_eq!(weight(&stacks, 7200 * SECOND, 1), 2.0);
     }
 
@@ -188,9 +204,9 @@ mod tests {
             let mut stacks = Stacks::new(half_life);
             let count = 5 * STACKS_MAX as u64;
             for index in 0..count {
-                stacks.add(1000 + index, 0, State::Running, &chain(1000 + index));
+                stacks.add(1000 + index, Of::default(), &chain(1000 + index));
                 // Every other stack is the same.
-                stacks.add(1000 + index, 0, State::Running, &chain(1)[..]);
+                stacks.add(1000 + index, Of::default(), &chain(1)[..]);
                 assert!(stacks.weights.len() <= STACKS_MAX && stacks.frames.len() <= STACKS_MAX + 2);
             }
             let (_, counted, forgotten) = stacks.copy(1000 + count);
@@ -206,7 +222,7 @@ mod tests {
         for index in 0..20_000u64 {
             let mut deep = vec![CallAddress { image: None, address: index }];
             deep.extend((0..500).map(|depth| CallAddress { image: Some(1), address: depth }));
-            stacks.add(index, 0, State::Running, &deep);
+            stacks.add(index, Of::default(), &deep);
             assert!(stacks.entries <= ENTRIES_MAX);
         }
     }

@@ -1,8 +1,10 @@
 //! Known events give known tables.
 
 use super::names::{Function, NameCache};
-use super::view::{Query, View};
+use super::threads::{By, Subject, THREADS_MAX};
+use super::view::{Only, Query, View};
 use super::*;
+use crate::guest::{ProcessId, ProgramSince};
 
 const MILLISECOND: u64 = 1_000_000;
 
@@ -19,18 +21,23 @@ impl Fixture {
         let mut live = Live::new(Settings { half_life_ns, kind: Kind::Core });
         for track in 0..2 {
             let name = format!("vcpu {track}");
-            live.update(Update::Track { track, id: u64::from(track), name });
+            live.update(Update::Track { track, id: u64::from(track), name, owner: None });
         }
         Fixture { live, names: NameCache::default(), time_ns: 1000 * MILLISECOND }
     }
 
     fn sample(&mut self, track: u32, state: State, stack: &str, count: u32) {
+        self.sample_of((track, state, None, true), stack, count);
+    }
+
+    fn sample_of(&mut self, (track, state, thread, is_user): (u32, State, Option<u32>, bool), stack: &str, count: u32) {
         for _ in 0..count {
             self.time_ns += MILLISECOND;
             let call = |letter: char| CallAddress { image: Some(letter as u32), address: u64::from(letter as u32) };
             let calls = stack.chars().rev().map(call).collect();
             let time_ns = self.time_ns;
-            let sample = UnwoundSample { time_ns, track, state, calls, is_broken: false, frozen_ns: 50_000 };
+            let (thread, is_broken, frozen_ns) = (thread.map(ThreadId), false, 50_000);
+            let sample = UnwoundSample { time_ns, track, state, thread, is_user, calls, is_broken, frozen_ns };
             self.live.update(Update::Sample(sample));
         }
     }
@@ -152,7 +159,7 @@ fn samples_of_unknown_tracks_and_too_many_tracks_are_counted() {
     fixture.sample(9, State::Running, "a", 3);
     assert_eq!(fixture.live.snapshot(fixture.time_ns).progress.samples_dropped, 3);
     for track in 0..TRACKS_MAX as u32 + 100 {
-        fixture.live.update(Update::Track { track, id: 1, name: "t".to_owned() });
+        fixture.live.update(Update::Track { track, id: 1, name: "t".to_owned(), owner: None });
         assert!(fixture.live.tracks.len() <= TRACKS_MAX);
     }
     fixture.sample(TRACKS_MAX as u32 + 99, State::Running, "a", 1);
@@ -167,4 +174,83 @@ fn warnings_are_told_once_and_bounded() {
     }
     let warnings = fixture.live.snapshot(0).warnings;
     assert_eq!((warnings.len(), warnings.last().unwrap().as_str()), (WARNINGS_MAX, "warning 49"));
+}
+
+/// A process with one thread for each of these names; numbers count from `first`, and thread IDs from the process ID.
+fn announce(live: &mut Live, (id, pid, name): (u32, u32, &str), first: u32, threads: &[&str]) {
+    let programs = vec![ProgramSince { time_ns: 0, name: name.to_owned() }];
+    live.update(Update::Process(Process { id: ProcessId(id), pid, programs, ..Process::default() }));
+    for (index, name) in (0..).zip(threads) {
+        let (id, process, tid) = (ThreadId(first + index), ProcessId(id), pid + index);
+        live.update(Update::Thread(Thread { id, process, tid, name: (*name).to_owned(), start_ns: None }));
+    }
+}
+
+#[test]
+fn rows_are_processes_or_threads() {
+    let mut fixture = Fixture::new(None);
+    announce(&mut fixture.live, (0, 0, "swapper/0"), 0, &["swapper/0"]);
+    announce(&mut fixture.live, (1, 140, "redis"), 1, &["redis", "worker"]);
+    announce(&mut fixture.live, (2, 7, "sh"), 3, &["sh"]);
+    fixture.sample_of((0, State::Running, Some(1), true), "ma", 10);
+    fixture.sample_of((1, State::Running, Some(2), true), "mb", 30);
+    fixture.sample_of((1, State::Running, Some(2), false), "mbk", 20);
+    fixture.sample_of((0, State::Running, Some(3), false), "k", 20);
+    fixture.sample_of((0, State::Running, Some(0), false), "i", 15);
+    fixture.sample_of((0, State::Running, Some(99), false), "x", 5);
+    fixture.sample_of((0, State::Idle, Some(0), false), "i", 100);
+    let rows = |view: &View| -> Vec<(String, u32, u32, usize)> {
+        let percent = |share: f64| (share * 100.0).round() as u32;
+        let row = |row: &threads::SubjectRow| (row.label(), percent(row.share), percent(row.user_share), row.threads);
+        view.subjects.iter().map(row).collect()
+    };
+    let owned = |rows: &[(&str, u32, u32, usize)]| -> Vec<(String, u32, u32, usize)> {
+        rows.iter().map(|(name, share, user, threads)| ((*name).to_owned(), *share, *user, *threads)).collect()
+    };
+    let by = |by| Query { by, ..Query::default() };
+    let expected =
+        [("redis 140", 60, 40, 2), ("sh 7", 20, 0, 1), ("[idle task]", 15, 0, 1), ("[process unknown]", 5, 0, 1)];
+    let processes = fixture.view(by(By::Process));
+    assert_eq!(rows(&processes), owned(&expected));
+    assert_eq!(processes.subjects[0].hottest.as_ref().unwrap().image, "b");
+    let threads = fixture.view(by(By::Thread));
+    assert_eq!(rows(&threads)[..2], owned(&[("worker 141", 50, 30, 1), ("sh 7", 20, 0, 1)]));
+    assert_eq!((threads.subjects[0].process.as_str(), threads.subjects.len()), ("redis 140", 5));
+    let only = |subject| Query { only: Some(Only { subject, label: String::new() }), ..Query::default() };
+    let of_worker = fixture.view(only(Subject::Thread(ThreadId(2))));
+    assert_eq!(
+        (shares(&of_worker, "b"), shares(&of_worker, "k"), of_worker.weight),
+        ((60.0, 100.0), (40.0, 40.0), 50.0)
+    );
+    assert_eq!(fixture.view(only(Subject::Process(ProcessId(1)))).weight, 60.0);
+}
+
+#[test]
+fn a_process_that_ended_fades_and_its_name_stays_as_long() {
+    let mut fixture = Fixture::new(Some(1000 * MILLISECOND));
+    announce(&mut fixture.live, (0, 9, "make"), 0, &["make"]);
+    fixture.sample_of((0, State::Running, Some(0), true), "a", 50);
+    let names = |fixture: &mut Fixture| -> Vec<String> {
+        let view = fixture.view(Query { by: By::Process, ..Query::default() });
+        view.subjects.iter().map(threads::SubjectRow::label).collect()
+    };
+    announce(&mut fixture.live, (1, 10, "cc1"), 1, &["cc1"]);
+    fixture.time_ns += 1000 * MILLISECOND;
+    fixture.sample_of((0, State::Running, Some(1), true), "b", 50);
+    assert_eq!(names(&mut fixture), ["cc1 10", "make 9"]);
+    fixture.time_ns += 11_000 * MILLISECOND;
+    fixture.sample_of((0, State::Running, Some(1), true), "b", 50);
+    assert_eq!(names(&mut fixture), ["cc1 10"]);
+}
+
+#[test]
+fn ever_new_threads_take_bounded_memory() {
+    let mut fixture = Fixture::new(None);
+    announce(&mut fixture.live, (0, 9, "make"), 0, &["make"]);
+    fixture.sample_of((0, State::Running, Some(0), true), "a", 1);
+    for id in 1..THREADS_MAX as u32 + 1_000 {
+        announce(&mut fixture.live, (id, id, "sh"), id, &["sh"]);
+    }
+    let view = fixture.view(Query { by: By::Process, ..Query::default() });
+    assert_eq!(view.subjects.iter().map(threads::SubjectRow::label).collect::<Vec<_>>(), ["make 9"]);
 }

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::names::{Function, Line, Loader, NameCache};
-use super::{CountedStack, Snapshot};
+use super::threads::{By, Subject, SubjectRow, SubjectSums};
+use super::{CountedStack, LiveTrack, Snapshot};
 use crate::model::State;
 
 /// Stacks that are listed of one function.
@@ -19,6 +20,19 @@ pub struct Query {
     pub idle: bool,
     /// The function whose surroundings are wanted.
     pub focus: Option<Function>,
+    /// What rows are.
+    pub by: By,
+    /// Only this process or thread.
+    pub only: Option<Only>,
+}
+
+/// A process or a thread that is selected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Only {
+    /// Which.
+    pub subject: Subject,
+    /// Its name, for the time after its end, too.
+    pub label: String,
 }
 
 /// A function, or a line of one.
@@ -65,6 +79,8 @@ pub struct View {
     pub functions: Vec<Row>,
     /// Lines, heaviest self first.
     pub lines: Vec<Row>,
+    /// Processes or threads, heaviest first, if rows are these.
+    pub subjects: Vec<SubjectRow>,
     /// The function of [`Query::focus`], if there are samples of it.
     pub focus: Option<Focus>,
 }
@@ -146,12 +162,16 @@ impl View {
         let (functions, lines) = (names.functions(), names.all_lines());
         let focus = query.focus.as_ref().and_then(|wanted| functions.iter().position(|known| **known == *wanted));
         let mut surroundings = focus.map(|function| Surroundings { function: function as u32, ..Default::default() });
+        let tracks: HashMap<u32, &LiveTrack> = snapshot.tracks.iter().map(|track| (track.track, track)).collect();
+        let by_number = (&snapshot.threads, &tracks);
+        let mut subjects = SubjectSums::default();
         let is_shown = |stack: &&CountedStack| {
             query.track.is_none_or(|track| track == stack.track)
+                && query.only.as_ref().is_none_or(|only| snapshot.threads.is_of(stack, &tracks, only.subject))
                 && (query.idle || !matches!(stack.state, State::Idle | State::Stolen))
         };
         // The forgotten belong to no track and no state.
-        let forgotten = if query.track.is_none() { snapshot.forgotten } else { 0.0 };
+        let forgotten = if query.track.is_none() && query.only.is_none() { snapshot.forgotten } else { 0.0 };
         let (mut of_function, mut of_line) = (Vec::new(), Vec::new());
         let (mut weight, mut path) = (forgotten, Vec::new());
         for (number, stack) in (1..).zip(snapshot.stacks.iter().filter(is_shown)) {
@@ -166,6 +186,9 @@ impl View {
             if let Some(surroundings) = &mut surroundings {
                 surroundings.add(&path, stack.weight);
             }
+            if query.by != By::Function {
+                subjects.add(stack, by_number, query.by, path.first().copied());
+            }
         }
         let whole = if weight > 0.0 { weight } else { 1.0 };
         let function_rows = function_rows(&of_function, &of_line, functions, lines, whole);
@@ -173,8 +196,10 @@ impl View {
             let sum = of_function.get(surroundings.function as usize).filter(|sum| sum.total > 0.0)?;
             Some(focus_of(surroundings, *sum, functions, whole))
         });
+        let subjects = subjects.rows(by_number, functions, whole);
         View {
             query,
+            subjects,
             weight,
             forgotten_share: forgotten / whole,
             functions: function_rows,

@@ -1,6 +1,6 @@
 //! A recording as a plain Perfetto trace: without our extension, with all available names.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, Write};
 
 use prost::Message;
@@ -11,7 +11,8 @@ use super::plain_view::{Trimmed, Trimmer};
 use super::proto::TracePacket;
 use super::recorded::{NameSource, Recording};
 use super::writer::{SEQUENCE, module_packets};
-use crate::model::State;
+use crate::guest::ThreadId;
+use crate::model::{Only, State};
 use crate::symbols::Location;
 use crate::view::View;
 
@@ -35,12 +36,13 @@ pub fn write_plain<W: Write>(
     settings: PlainSettings,
     output: &mut W,
 ) -> io::Result<()> {
+    let mut kept = recording.profile.only.as_ref().map(Kept::new);
     let mut trimmer = Trimmer::new(&recording.profile, settings.view);
     let mut rest = bytes;
     while let Next::Packet(packet, after) = next_packet(rest) {
         rest = after;
         let Ok(decoded) = TracePacket::decode(packet) else { continue };
-        if is_left_out(&decoded, settings) {
+        if is_left_out(&decoded, settings) || kept.as_mut().is_some_and(|kept| !kept.has(&decoded)) {
             continue;
         }
         match trimmer.as_mut().map_or(Trimmed::Same, |trimmer| trimmer.packet(&decoded)) {
@@ -58,6 +60,32 @@ pub fn write_plain<W: Write>(
         }
     }
     append_names(recording, output)
+}
+
+/// Which samples of a profile that was restricted to processes or threads are left.
+struct Kept<'a> {
+    only: &'a Only,
+    /// The index of each track in the profile, by its number in the file.
+    tracks: HashMap<u32, u32>,
+}
+
+impl<'a> Kept<'a> {
+    fn new(only: &'a Only) -> Kept<'a> {
+        Kept { only, tracks: HashMap::new() }
+    }
+
+    /// Takes note of a packet. Whether it stays: all do but samples that were left out.
+    fn has(&mut self, packet: &TracePacket) -> bool {
+        let Some(glass) = &packet.glass else { return true };
+        if let Some(track) = &glass.track {
+            let next = self.tracks.len() as u32;
+            self.tracks.entry(track.index.unwrap_or(0)).or_insert(next);
+        }
+        let (Some(_), Some(sample)) = (&packet.perf_sample, &glass.sample) else { return true };
+        let track = self.tracks.get(&sample.track.unwrap_or(0));
+        track.is_some_and(|track| self.only.tracks.contains(track))
+            || sample.thread.is_some_and(|thread| self.only.threads.contains(&ThreadId(thread)))
+    }
 }
 
 fn write_packet<W: Write>(output: &mut W, packet: &[u8]) -> io::Result<()> {

@@ -108,6 +108,10 @@ pub struct Writer<W> {
     guests: BTreeMap<GuestId, GuestKind>,
     /// By number.
     tracks: BTreeMap<u32, PerfettoTrack>,
+    /// Process IDs of machines' processes, in the machine and for Perfetto.
+    processes: BTreeMap<ProcessId, (u32, u32)>,
+    /// Process IDs and thread IDs of their threads for Perfetto.
+    threads: BTreeMap<ThreadId, (u32, u32)>,
     /// Those that were written.
     spaces: BTreeSet<SpaceId>,
     /// Of these, those of a process that was written: a sample always names them.
@@ -122,6 +126,9 @@ const VCPU_TIDS: u32 = 4096;
 fn vcpu_tid(guest: GuestId, id: u32) -> u32 {
     VCPU_TID.saturating_add(guest.0.saturating_mul(VCPU_TIDS)).saturating_add(id)
 }
+
+/// Added to a machine's process and thread IDs for Perfetto where this machine may have the same: the kernel's largest is below.
+const FIRST_GUEST_PID: u32 = 1 << 22;
 
 /// The process that represents a guest in Perfetto's view.
 fn perfetto_pid(kind: GuestKind) -> u32 {
@@ -228,6 +235,8 @@ impl<W: Write> Writer<W> {
             title: Some(origin.guest.clone()),
             guests: BTreeMap::new(),
             tracks: BTreeMap::new(),
+            processes: BTreeMap::new(),
+            threads: BTreeMap::new(),
             spaces: BTreeSet::new(),
             of_processes: BTreeSet::new(),
         };
@@ -406,7 +415,27 @@ impl<W: Write> Writer<W> {
             cgroup: (!process.cgroup.is_empty()).then(|| process.cgroup.as_bytes().to_vec()),
             programs: process.programs.iter().map(program).collect(),
         };
-        self.glass(proto::Glass { process: Some(message), ..Default::default() })
+        let pid = self.guest_pid(process);
+        let perfetto = pid.zip(process.programs.last()).map(|(pid, program)| {
+            self.processes.insert(process.id, (process.pid, pid));
+            proto::Process { pid: Some(pid as i32), cmdline: vec![program.name.clone().into_bytes()] }
+        });
+        self.packet(TracePacket {
+            timestamp: perfetto.is_some().then_some(start),
+            process_tree: perfetto.map(|process| proto::ProcessTree { processes: vec![process], threads: Vec::new() }),
+            glass: Some(proto::Glass { process: Some(message), ..Default::default() }),
+            ..Default::default()
+        })
+    }
+
+    /// The process ID of a machine's process for Perfetto, where it must differ from those of this machine. `None` of the idle task, and of
+    /// processes of this machine, which are guests.
+    fn guest_pid(&self, process: &Process) -> Option<u32> {
+        let is_machine = self.guests.get(&process.guest).is_some_and(|kind| kind.is_machine());
+        let has_pid = |kind: &GuestKind| !kind.is_machine() || perfetto_pid(*kind) == process.pid;
+        let is_taken = self.guests.values().any(has_pid);
+        (is_machine && process.pid != 0)
+            .then(|| if is_taken { process.pid.saturating_add(FIRST_GUEST_PID) } else { process.pid })
     }
 
     /// Announces a thread of a process, or its new name.
@@ -418,7 +447,17 @@ impl<W: Write> Writer<W> {
             name: some_bytes(&thread.name),
             start_ns: thread.start_ns,
         };
-        self.glass(proto::Glass { thread: Some(message), ..Default::default() })
+        let perfetto = self.processes.get(&thread.process).map(|(pid, perfetto_pid)| {
+            let tid = thread.tid.saturating_add(perfetto_pid - pid);
+            self.threads.insert(thread.id, (*perfetto_pid, tid));
+            proto::Thread { tid: Some(tid as i32), tgid: Some(*perfetto_pid as i32), name: some_bytes(&thread.name) }
+        });
+        self.packet(TracePacket {
+            timestamp: perfetto.is_some().then_some(self.clocks.boottime_ns),
+            process_tree: perfetto.map(|thread| proto::ProcessTree { processes: Vec::new(), threads: vec![thread] }),
+            glass: Some(proto::Glass { thread: Some(message), ..Default::default() }),
+            ..Default::default()
+        })
     }
 
     /// Announces an image; the result names it in [`frame`](Writer::frame).
@@ -463,11 +502,13 @@ impl<W: Write> Writer<W> {
     pub fn sample(&mut self, sample: &SampleRecord<'_>) -> io::Result<()> {
         let end = ENDS.iter().position(|(end, _)| *end == sample.end).unwrap_or(0);
         let track = self.tracks.get(&sample.track).copied().unwrap_or_default();
+        let of_guest = sample.thread.and_then(|thread| self.threads.get(&thread)).copied();
+        let (pid, tid) = of_guest.unwrap_or((track.pid, track.tid));
         let mode = sample.parts.first().map_or(Mode::default(), |part| part.mode);
         let perf_sample = proto::PerfSample {
             cpu: Some(track.cpu),
-            pid: Some(track.pid),
-            tid: Some(track.tid),
+            pid: Some(pid),
+            tid: Some(tid),
             callstack_iid: sample.callstack,
             cpu_mode: Some(cpu_mode(mode, track.is_machine)),
             unwind_error: (sample.end != StackEnd::Complete).then_some(ENDS[end].1),

@@ -15,6 +15,7 @@ mod segments;
 mod skid;
 mod split;
 mod symbols;
+mod threads;
 mod trace_build;
 mod trace_builder;
 mod trace_example;

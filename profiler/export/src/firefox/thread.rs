@@ -1,15 +1,16 @@
-//! One track as a thread of the Firefox Profiler: columns of samples, stacks, frames and functions.
+//! One track, or one thread of a guest, as a thread of the Firefox Profiler: columns of samples, stacks, frames and functions.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 
 use glass_profiler_core::images::KERNEL_NAME;
 use glass_profiler_core::model::{Sample, State};
+use glass_profiler_core::threads::SampledThread;
 use glass_profiler_core::view::Layer;
 
 use super::Strings;
 use crate::States;
-use crate::chains::{Chains, title};
+use crate::chains::{Chains, Series, title};
 use crate::json::{self, Milliseconds, OrNull, column};
 
 const RUNNING: u8 = 1;
@@ -113,36 +114,66 @@ impl Tables {
     }
 }
 
-/// Writes a track as a thread.
+/// What the viewer shows of a thread.
+struct Shown {
+    name: String,
+    process: String,
+    pid: u32,
+    tid: u64,
+    /// The viewer shows a process by its main thread.
+    is_main: bool,
+}
+
+impl Shown {
+    /// Of a track: a thread of this machine, or a vCPU.
+    fn of_track(chains: &Chains<'_>, track: u32) -> Shown {
+        let process = chains.process(track);
+        let id = |track: u32| chains.profile.tracks.get(track as usize).map_or(0, |track| track.id);
+        let is_main = match process {
+            None => (0..track).all(|before| chains.process(before).is_some()),
+            Some(process) => {
+                let main = process.tracks.iter().find(|track| id(**track as u32) == u64::from(process.pid));
+                main.or(process.tracks.first()) == Some(&(track as usize))
+            }
+        };
+        let (name, pid) =
+            process.map_or_else(|| (title(chains.profile), 0), |process| (process.name.clone(), process.pid));
+        Shown { name: chains.track_name(track), process: name, pid, tid: id(track), is_main }
+    }
+
+    /// Of a thread of a guest. `processes` has those that have a main thread.
+    fn of_thread(chains: &Chains<'_>, thread: usize, processes: &mut HashSet<usize>) -> Shown {
+        let SampledThread { process, name, tid } = &chains.threads.threads[thread];
+        let is_main = processes.insert(*process);
+        let process = &chains.threads.processes[*process];
+        Shown { name: name.clone(), process: process.name.clone(), pid: process.pid, tid: (*tid).into(), is_main }
+    }
+}
+
+/// Writes a series as a thread.
 pub(super) fn write(
     chains: &Chains<'_>,
     strings: &mut Strings,
-    track: usize,
-    samples: &[u32],
+    series: &Series,
+    processes: &mut HashSet<usize>,
     states: States,
     output: &mut dyn Write,
 ) -> io::Result<()> {
-    let known = chains.profile.tracks.get(track).cloned().unwrap_or_default();
-    output.write_all(b"{\"name\":")?;
-    json::string(output, &chains.track_name(track as u32))?;
-    let process = chains.process(track as u32);
-    let (name, pid) = process.map_or_else(|| (title(chains.profile), 0), |process| (process.name.clone(), process.pid));
-    // The viewer shows a process by its main thread.
-    let is_main = match process {
-        None => (0..track as u32).all(|before| chains.process(before).is_some()),
-        Some(process) => {
-            let main = process.tracks.iter().find(|track| chains.profile.tracks[**track].id == u64::from(process.pid));
-            main.or(process.tracks.first()) == Some(&track)
-        }
+    let shown = match series.thread {
+        None => Shown::of_track(chains, series.track),
+        Some(thread) => Shown::of_thread(chains, thread, processes),
     };
+    output.write_all(b"{\"name\":")?;
+    json::string(output, &shown.name)?;
     output.write_all(b",\"processName\":")?;
-    json::string(output, &name)?;
+    json::string(output, &shown.process)?;
+    let Shown { pid, tid, is_main, .. } = shown;
     write!(
         output,
         ",\"processType\":\"default\",\"processStartupTime\":0,\"processShutdownTime\":null,\"registerTime\":0,\
-         \"unregisterTime\":null,\"pausedRanges\":[],\"isMainThread\":{is_main},\"pid\":\"{pid}\",\"tid\":{},",
-        known.id
+         \"unregisterTime\":null,\"pausedRanges\":[],\"isMainThread\":{is_main},\"pid\":\"{pid}\",\"tid\":{tid},"
     )?;
+    let samples = &series.samples;
     let mut tables = Tables::default();
     let sample = |index: &u32| &chains.profile.samples[*index as usize];
     let mut stacks = Vec::with_capacity(samples.len());

@@ -3,6 +3,7 @@
 
 mod common;
 mod host;
+mod linux_guest;
 mod mirage;
 mod processes;
 mod programs;

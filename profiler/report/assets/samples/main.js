@@ -2,7 +2,7 @@
 
 import { formatCount, formatDuration, formatPercent, formatSamples } from "../shared/format.js";
 import { textSpan } from "../shared/elements.js";
-import { activeStates, decodeProfile, STATES, tracksLabel } from "./profile.js";
+import { activeStates, coreOf, decodeProfile, STATES, tracksLabel } from "./profile.js";
 import { shapeTree } from "./shape.js";
 import { hottestLines, keepMatches, keepUnder, samplesIn, sumFunctions, sumGroups, sumKept, sumLines, sumMatches, sumModes, sumSelection } from "./sums.js";
 import { boxAt, CallersFirst, followPath, LeavesFirst } from "./views.js";
@@ -10,6 +10,7 @@ import { matchFunctions } from "./search.js";
 import { LayerPalette, Palette } from "./colours.js";
 import { FlameGraph } from "./graph.js";
 import { functionColumn, imageColumn, placeColumn, samplesColumn, SortedTable } from "./table.js";
+import { isChosen, subjectShareColumn, subjectColumn, subjectRows, subjects, sumTracks, textColumn } from "./processes.js";
 import { CallTree } from "./calltree.js";
 import { Timeline } from "./timeline.js";
 import { Within } from "./within.js";
@@ -110,6 +111,9 @@ const chart = new StackChart(find("#chart"), {
   leave: () => tooltip.hide(),
 });
 
+/** Of a guest with processes: the tables of these and of threads, in which a row is a choice of tracks. */
+const subjectTables = profile.guest ? { processes: subjectTable("processes", "Process"), threads: subjectTable("threads", "Thread") } : {};
+
 /** The tree of functions that is selected; made anew by `reshape`. */
 let shape = shapeTree(profile, state);
 /** What the selection adds up to, made anew by `sum`; and what of it the zoom leaves, by `refine`. */
@@ -129,6 +133,20 @@ const paletteGroups = (field) => {
 };
 const palettes = Object.fromEntries(["group", "image"].map((field) => [field, new Palette(paletteGroups(field), (fn) => fn[field])]));
 palettes.mode = new LayerPalette();
+
+function subjectTable(id, label) {
+  const byThread = id === "threads";
+  const columns = [
+    samplesColumn("total", "Samples", "Samples that the states and the range of time leave; a choice of tracks leaves out none here"),
+    subjectShareColumn("self", "User", "Share of samples in the process's own code"),
+    subjectShareColumn("kernel", "Kernel", "Share of samples in the kernel"),
+    textColumn("number", byThread ? "TID" : "PID", "id"),
+    subjectColumn(label),
+    byThread ? textColumn("owner", "Process", "owner") : textColumn("threads", "Threads", "id"),
+  ];
+  const table = new SortedTable(find(`#${id}`), columns, (fn) => timeline.chooseAll(fn ? [...fn.tracks] : []));
+  return { table, list: subjects(profile, byThread) };
+}
 
 function describe(box) {
   return describeBox(box, { profile, shape, all: sums.all, zoomed: graph.zoomed, leavesFirst: state.view === "leaves" });
@@ -193,12 +211,13 @@ function drawChart(palette) {
   const counted = (index) => state.states.has(profile.nodes.state[samples.node[index]]);
   const indices = samplesIn(profile, state).filter(counted);
   const counts = new Map();
-  for (const index of indices) counts.set(samples.track[index], (counts.get(samples.track[index]) ?? 0) + 1);
+  const core = (index) => coreOf(profile.guest, samples.track[index]);
+  for (const index of indices) counts.set(core(index), (counts.get(core(index)) ?? 0) + 1);
   const track = [...counts].sort((a, b) => b[1] - a[1])[0]?.[0] ?? 0;
   const { within, range } = state;
   const window = within ? [within.from, Math.max(within.to, within.from + 1)] : range ? range.map((slice) => slice * sliceNs) : [0, durationNs];
   chart.show({
-    samples: indices.filter((index) => samples.track[index] === track).map((index) => ({ time: samples.time[index], node: shape.place[samples.node[index]] })),
+    samples: indices.filter((index) => core(index) === track).map((index) => ({ time: samples.time[index], node: shape.place[samples.node[index]] })),
     nodes: shape.nodes,
     functions: profile.functions,
     window,
@@ -238,7 +257,7 @@ function refine() {
 function sayWhole(box) {
   const chosen = STATES.filter((_, index) => state.states.has(index));
   const parts = [`100 % = ${formatCount(zoomed.all)} ${chosen.join(" + ")} samples`];
-  if (state.tracks) parts.push(` of ${tracksLabel(profile, state.tracks)}`);
+  if (state.tracks) parts.push(` of ${chosenSubject()?.label ?? tracksLabel(profile, state.tracks)}`);
   if (state.within) parts.push(`, ${state.within.label}`);
   else if (state.range) parts.push(`, ${timeline.describe(state.range)}`);
   if (box.parent) parts.push(`, in ${box.fn.short}`);
@@ -246,8 +265,27 @@ function sayWhole(box) {
   find("#whole").textContent = parts.join("");
 }
 
+/** The process or thread whose tracks are chosen. */
+function chosenSubject() {
+  const all = Object.values(subjectTables).flatMap(({ list }) => list);
+  return all.find((fn) => isChosen(fn, state.tracks)) ?? null;
+}
+
+/** The table of processes or of threads. */
+function fillSubjects({ table, list }) {
+  const sums = sumTracks(profile, state);
+  const rows = subjectRows(profile, list, sums);
+  table.selected = list.find((fn) => isChosen(fn, state.tracks)) ?? null;
+  table.show(rows, sums.reduce((all, samples) => all + samples, 0));
+  find("#functions-count").textContent = `${formatCount(rows.filter(({ fn }) => !fn.isEntry).length)} ${state.panel}`;
+}
+
 /** Only the panel that is shown is filled. */
 function fillPanel(functions, matches) {
+  if (state.panel in subjectTables) {
+    fillSubjects(subjectTables[state.panel]);
+    return;
+  }
   const all = zoomed.all;
   if (state.panel === "tree") {
     const kept = matches ? sumKept(shape, zoomed, keepMatches(shape, matches)) : zoomed;
@@ -438,7 +476,7 @@ function readAddress(url) {
   zoom(boxAt(graph.zoomed.path[0], list(parts.get("zoom"))));
   const [mark] = list(parts.get("mark"));
   select(profile.functions[mark] ?? null);
-  const table = ["functions", "lines"].find((name) => name === parts.get("table")) ?? "tree";
+  const table = ["functions", "lines", ...Object.keys(subjectTables)].find((name) => name === parts.get("table")) ?? "tree";
   if (table !== state.panel) find(`#${table}-tab`).click();
 }
 

@@ -43,7 +43,7 @@ export function decodeProfile(text) {
     // The only thread of a process is the process.
     for (const track of threads) tracks[track].label = threads.length > 1 ? `${name}, ${tracks[track].name} ${tracks[track].id}` : name;
   }
-  const profile = { functions, locations, nodes, tracks, processes, timeline: decodeTimeline(data.timeline), merged: data.merged, errors: data.errors, hostTracks: data.host ? new Set(data.host.tracks) : null };
+  const profile = { functions, locations, nodes, tracks, processes, timeline: decodeTimeline(data.timeline), merged: data.merged, errors: data.errors, hostTracks: data.host ? new Set(data.host.tracks) : null, guest: data.guest ?? null };
   countWhole(profile);
   return profile;
 }
@@ -75,10 +75,24 @@ export function commonStates({ tracks }) {
   return indices.filter((index) => index === 0 || tracks.some(({ samples }) => samples[index] > 0));
 }
 
+/** The track that a track is a part of: of a guest with processes those of a vCPU are divided by thread. */
+export function coreOf(guest, track) {
+  return guest ? guest.core[track] : track;
+}
+
+/** The tracks by vCPU. */
+function tracksByCore(guest, count) {
+  const cores = Array.from({ length: count }, () => []);
+  for (let track = 0; track < count; track += 1) cores[coreOf(guest, track)].push(track);
+  return cores;
+}
+
 /** The rows of the timeline: a process with all its threads, then each thread of several; a vCPU. */
-export function trackRows({ tracks, processes, hostTracks }) {
+export function trackRows({ tracks, processes, hostTracks, guest }) {
   const ofProcesses = new Set(processes.flatMap((process) => process.tracks));
-  const others = tracks.map((track, index) => ({ name: track.name, label: track.label, tracks: [index] })).filter((_, index) => !ofProcesses.has(index));
+  const byCore = tracksByCore(guest, tracks.length);
+  const ofCores = tracks.map((track, index) => ({ name: track.name, label: track.label, tracks: byCore[index] }));
+  const others = ofCores.filter((_, index) => !ofProcesses.has(index) && coreOf(guest, index) === index);
   const rows = processes.flatMap((process) => {
     const threads = process.tracks.map((track) => ({ name: `${tracks[track].name} ${tracks[track].id}`, label: tracks[track].label, tracks: [track], isThread: true }));
     return [{ name: process.name, label: process.label, tracks: process.tracks }, ...(threads.length > 1 ? threads : [])];
@@ -91,7 +105,10 @@ export function trackRows({ tracks, processes, hostTracks }) {
 export function tracksLabel(profile, chosen) {
   const whole = profile.processes.filter((process) => process.tracks.every((track) => chosen.has(track)));
   const named = new Set(whole.flatMap((process) => process.tracks));
+  const cores = trackRows(profile).filter(({ tracks }) => profile.guest && tracks.every((track) => chosen.has(track) && !named.has(track)));
+  for (const { tracks } of cores) tracks.forEach((track) => named.add(track));
   const rest = [...chosen].filter((track) => !named.has(track));
+  if (profile.guest) return [...whole.map((process) => process.name), ...cores.map(({ label }) => label), ...(rest.length > 0 ? ["some threads"] : [])].join(", ");
   return [...whole.map((process) => process.name), ...rest.map((track) => profile.tracks[track].label)].join(", ");
 }
 

@@ -94,11 +94,16 @@ export class Timeline {
     button.type = "button";
     button.dataset.track = row.tracks.join(" ");
     button.append(textSpan(row.isThread ? "track-name thread" : "track-name", row.name));
-    const what = row.tracks.length > 1 ? "these threads" : "this track";
+    const what = this.noun(row);
     button.title = `${row.label}: count only ${what}; with Ctrl, ${what} too`;
     button.addEventListener("click", (event) => this.choose(row.tracks, event.ctrlKey || event.metaKey));
     item.append(button);
     return item;
+  }
+
+  /** What the tracks of a row are. */
+  noun({ tracks }) {
+    return tracks.length > 1 && !this.profile.guest ? "these threads" : "this track";
   }
 
   choose(tracks, too) {
@@ -167,7 +172,7 @@ export class Timeline {
       const shares = sums[row].states.map((count, index) => `${STATES[index]} ${formatPercent(count, sums[row].all)}`);
       const states = shares.filter((_, index) => index < RARE_FROM || sums[row].states[index] > 0).join(", ");
       button.setAttribute("aria-pressed", String(chosen));
-      button.setAttribute("aria-label", `${label}: ${formatSamples(sums[row].all)}, ${states}. Count only ${tracks.length > 1 ? "these threads" : "this track"}.`);
+      button.setAttribute("aria-label", `${label}: ${formatSamples(sums[row].all)}, ${states}. Count only ${this.noun(this.shown[row])}.`);
       button.classList.toggle("left-out", !this.isCounted({ tracks }));
     });
     const common = commonStates(this.profile);

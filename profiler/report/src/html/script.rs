@@ -22,6 +22,7 @@ pub const MODULES: &[Module] = modules![
     "samples/compare.js",
     "samples/graph.js",
     "samples/table.js",
+    "samples/processes.js",
     "samples/calltree.js",
     "samples/timeline.js",
     "samples/within.js",

@@ -124,6 +124,10 @@ fn why_lost(losses: &Losses) -> String {
 
 /// Of stacks whose callers cannot be known, why.
 fn why_broken(profile: &Profile) -> String {
+    // Of stacks that were left out it is not known.
+    if profile.only.is_some() {
+        return String::new();
+    }
     let known = [
         (StackEnd::NoUnwindInfo, "there is no unwind data: callers are missing"),
         (StackEnd::RuleFailed, "the unwind data leads nowhere: it needs a register that is not known, or is damaged"),

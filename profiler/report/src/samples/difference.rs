@@ -268,6 +268,7 @@ pub(crate) fn remarks(all_a: &[&Profile], all_b: &[&Profile]) -> Vec<String> {
             let lost = percent(cost.samples_lost, cost.samples_wanted);
             remarks.push(format!("{name} lost {lost} of its samples: what was lost may differ from what was not."));
         }
+        remarks.extend(profile.only.iter().map(|only| format!("{name}: {}", only.sentence())));
         remarks.extend(profile.warnings.iter().map(|warning| format!("{name}: {}", printable(warning))));
     }
     remarks

@@ -2,7 +2,9 @@
 
 pub(crate) mod cost;
 pub mod difference;
+pub(crate) mod guest_tracks;
 pub mod page;
+pub(crate) mod processes;
 pub(crate) mod text;
 pub mod timeline;
 pub mod variance;

@@ -12,6 +12,7 @@ use base64::Engine as _;
 use glass_profiler_core::model::{Profile, State};
 use serde::Serialize;
 
+use crate::samples::guest_tracks::{GuestTracks, divide};
 use crate::samples::timeline::Timeline;
 use crate::samples::variance::Errors;
 use glass_profiler_core::names;
@@ -40,6 +41,9 @@ struct Data<'a> {
     /// Of a recording of host and guest.
     #[serde(skip_serializing_if = "Option::is_none")]
     host: Option<HostColumns>,
+    /// Of a guest with processes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    guest: Option<&'a GuestTracks>,
 }
 
 /// Whose code functions are, what was merged by time, and which tracks are the host's.
@@ -147,8 +151,33 @@ impl Strings {
 /// The data of the page that [`crate::html`] makes, safe to stand inside a `<script>` element.
 pub fn json(profile: &Profile) -> String {
     let viewed = View::Merged.of(profile);
-    let (tree, timeline) = by_line(&viewed.profile);
-    write(&tree, &timeline, None)
+    let page = Page::new(&viewed.profile);
+    page.json()
+}
+
+/// What a page of a recording is made from.
+pub(crate) struct Page {
+    pub tree: Tree,
+    timeline: Timeline,
+    guest: Option<GuestTracks>,
+}
+
+impl Page {
+    /// Of a profile in the merged view.
+    pub(crate) fn new(profile: &Profile) -> Page {
+        let divided = divide(profile);
+        let (tree, timeline) = by_line(divided.as_ref().map_or(profile, |(divided, _)| divided));
+        Page { tree, timeline, guest: divided.map(|(_, guest)| guest) }
+    }
+
+    /// Whether it has tables of processes and threads.
+    pub(crate) fn has_processes(&self) -> bool {
+        self.guest.is_some()
+    }
+
+    pub(crate) fn json(&self) -> String {
+        write(&self.tree, &self.timeline, None, self.guest.as_ref())
+    }
 }
 
 /// What a page is made from: a tree by line, small enough to show, and its samples over time.
@@ -160,7 +189,7 @@ pub(crate) fn by_line(profile: &Profile) -> (Tree, Timeline) {
 }
 
 /// `errors` are those of a difference.
-pub(crate) fn write(tree: &Tree, timeline: &Timeline, errors: Option<&Errors>) -> String {
+pub(crate) fn write(tree: &Tree, timeline: &Timeline, errors: Option<&Errors>, guest: Option<&GuestTracks>) -> String {
     let mut strings = Strings::default();
     let functions = functions(tree, &mut strings);
     let mut locations = Locations::default();
@@ -210,6 +239,7 @@ pub(crate) fn write(tree: &Tree, timeline: &Timeline, errors: Option<&Errors>) -
         },
         errors: errors.map(|errors| error_columns(tree, errors)),
         host: tree.host.map(|_| host_columns(tree)),
+        guest,
     };
     // Maps with odd keys and failing writers are the only ways for this to fail.
     let json = serde_json::to_string(&data).expect("columns of numbers and texts can be written");

@@ -2,6 +2,7 @@
 
 mod calltree;
 mod difference;
+mod processes;
 
 pub use difference::text as difference;
 
@@ -51,6 +52,9 @@ pub fn text(profile: &Profile, top: usize) -> String {
 pub(crate) fn summary(profile: &Profile, tree: &Tree, top: usize) -> String {
     let mut out = String::new();
     origin(&mut out, &profile.origin);
+    if let Some(only) = &profile.only {
+        wrap(&mut out, "  ", &only.sentence());
+    }
     out.push_str("\nProfiler overhead\n");
     for card in cards(profile) {
         wrap(&mut out, &format!("  {}", pad(card.name, 10)), &format!("{}: {}", card.headline, card.detail));
@@ -62,6 +66,7 @@ pub(crate) fn summary(profile: &Profile, tree: &Tree, top: usize) -> String {
         }
     }
     tracks(&mut out, tree);
+    processes::tables(&mut out, profile);
     host_side(&mut out, tree);
     functions(&mut out, tree, top);
     out

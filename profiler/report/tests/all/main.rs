@@ -5,6 +5,7 @@ mod address;
 mod difference;
 mod filters;
 mod golden;
+mod guest_processes;
 mod host;
 mod mpi;
 mod page;

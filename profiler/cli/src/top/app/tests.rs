@@ -29,7 +29,7 @@ fn track(track: u32, states: &[State]) -> LiveTrack {
         let state = states[((millisecond / 500) as usize).min(states.len() - 1)];
         activity.add(millisecond * 1_000_000, state);
     }
-    LiveTrack { track, id: track.into(), name: format!("vcpu {track}"), activity }
+    LiveTrack { track, id: track.into(), name: format!("vcpu {track}"), owner: None, activity }
 }
 
 /// A view of a VM with two cores.
@@ -83,9 +83,47 @@ pub(in super::super) fn picture() -> Picture {
 
 pub(in super::super) fn app() -> App {
     let (guest, backend) = ("upload-queue (VM, TCG)".to_owned(), "QEMU's gdbstub".to_owned());
-    let mut app = App::new(Origin { guest, backend, rate_hz: 997, ..Default::default() });
+    let mut app = App::new(Origin { guest, backend, rate_hz: 997, ..Default::default() }, By::Function);
     assert!(app.show(Arc::new(picture())));
     app
+}
+
+/// A view of a Linux guest by process, or by thread.
+pub(in super::super) fn picture_by(by: By) -> Picture {
+    use glass_profiler_core::guest::{ProcessId, ThreadId};
+    let row =
+        |subject, (name, number): (&str, Option<u32>), process: &str, shares: (f64, f64), hottest: &str| SubjectRow {
+            subject,
+            name: name.to_owned(),
+            number,
+            process: process.to_owned(),
+            share: shares.0,
+            user_share: shares.1,
+            threads: if name.starts_with("redis-server") && by == By::Process { 4 } else { 1 },
+            hottest: Some(function(hottest, "linux")),
+        };
+    let process =
+        |id, name, pid, shares, hottest| row(Subject::Process(ProcessId(id)), (name, Some(pid)), "", shares, hottest);
+    let thread = |id, name, tid, process, shares, hottest| {
+        row(Subject::Thread(ThreadId(id)), (name, Some(tid)), process, shares, hottest)
+    };
+    let idle = row(Subject::Idle, ("[idle task]", None), "", (0.02, 0.0), "handle_softirqs");
+    let subjects = match by {
+        By::Process => vec![
+            process(3, "redis-server (1 in its namespace)", 155, (0.561, 0.4), "dictFind"),
+            process(2, "python3.11", 4_194_303, (0.2, 0.199), "_PyEval_EvalFrameDefault"),
+            process(1, "kworker/u4:1-events_unbound", 25, (0.1, 0.0), "native_queued_spin_lock_slowpath"),
+            idle,
+            row(Subject::Unknown, ("[process unknown]", None), "", (0.0002, 0.0), "start_kernel"),
+        ],
+        _ => vec![
+            thread(3, "io_thd_1", 158, "redis-server 155", (0.4, 0.35), "dictFind"),
+            thread(2, "python3.11", 4_194_303, "python3.11 4194303", (0.2, 0.199), "_PyEval_EvalFrameDefault"),
+            idle,
+        ],
+    };
+    let query = Query { by, ..Query::default() };
+    Picture { view: View { query, subjects, ..picture().view }, ..picture() }
 }
 
 pub(in super::super) fn press(app: &mut App, keys: &str) -> Action {
@@ -221,4 +259,30 @@ fn what_ends_and_what_does_not() {
     let mut app = app();
     press(&mut app, "?");
     assert_eq!((press(&mut app, "x"), app.controls.help), (Action::Draw, None));
+}
+
+#[test]
+fn rows_are_processes_threads_and_the_functions_of_one() {
+    let mut app = app();
+    let by = |action: Action| match action {
+        Action::Query(query) => (query.by, query.only.map(|only| only.label)),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(by(press(&mut app, "g")), (By::Process, None));
+    assert_eq!(by(press(&mut app, "g")), (By::Thread, None));
+    assert_eq!(by(press(&mut app, "gg")), (By::Process, None));
+    assert!(app.show(Arc::new(picture_by(By::Process))));
+    press_code(&mut app, KeyCode::Down);
+    press_code(&mut app, KeyCode::Down);
+    assert_eq!(app.selected_subject(&app.subjects()), Some(1));
+    assert_eq!(by(press_code(&mut app, KeyCode::Enter)), (By::Function, Some("python3.11 4194303".to_owned())));
+    // Its functions are a table like any other.
+    press_code(&mut app, KeyCode::Down);
+    assert_eq!(press_code(&mut app, KeyCode::Esc), Action::Draw);
+    assert_eq!(by(press_code(&mut app, KeyCode::Esc)), (By::Process, None));
+    assert_eq!(app.selected_subject(&app.subjects()), Some(1), "what was opened stays selected");
+    assert_eq!(press_code(&mut app, KeyCode::Esc), Action::Draw);
+    assert_eq!(press_code(&mut app, KeyCode::Esc), Action::Quit);
+    press(&mut app, "/155");
+    assert_eq!(app.subjects().len(), 1);
 }

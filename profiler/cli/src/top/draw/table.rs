@@ -79,6 +79,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, app: &App, theme: &Theme) 
 fn nothing(app: &App) -> String {
     if !app.controls.filter.is_empty() {
         format!("   nothing matches {:?}: Esc clears the filter", app.controls.filter)
+    } else if let Some(only) = &app.query.only {
+        format!("   {} does not run: Esc goes back", only.label)
     } else if app.picture.progress.samples_taken > 0 {
         "   nothing ran here: c goes to the next core or thread, i shows idle time too".to_owned()
     } else {
@@ -93,6 +95,9 @@ fn title(app: &App, rows: usize, widths: &Widths, theme: &Theme, width: u16) -> 
     match app.controls.filter.is_empty() {
         true => name += &format!(" ({})", count(rows as u64)),
         false => name += &format!(" ({} with {:?})", count(rows as u64), app.controls.filter),
+    }
+    if let Some(only) = &app.query.only {
+        name += &format!(" of {}", only.label);
     }
     if let Some(track) = app.query.track {
         let name_of = app.picture.tracks.iter().find(|known| known.track == track).map(|known| known.name.as_str());

@@ -9,7 +9,7 @@ use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 
 use super::*;
-use crate::top::app::tests::{app, picture, press};
+use crate::top::app::tests::{app, picture, picture_by, press};
 
 fn frame(app: &App, theme: &Theme, columns: u16, rows: u16) -> Buffer {
     let mut terminal = Terminal::new(TestBackend::new(columns, rows)).unwrap();
@@ -101,4 +101,22 @@ fn many_threads_leave_room_for_the_table() {
     app.show(Arc::new(many));
     let drawn = text(&frame(&app, &Theme::plain(), 80, 24));
     assert!(drawn.contains("and 495 more") && drawn.contains("memcpy"), "{drawn}");
+}
+
+#[test]
+fn the_table_of_processes_and_of_threads_in_windows_of_each_width() {
+    use glass_profiler_core::live::threads::By;
+    let mut app = app();
+    press(&mut app, "g");
+    app.show(Arc::new(picture_by(By::Process)));
+    golden("processes-80x24.txt", &text(&frame(&app, &Theme::plain(), 80, 24)));
+    golden("processes-140x24.txt", &text(&frame(&app, &Theme::plain(), 140, 24)));
+    golden("processes-60x16.txt", &text(&frame(&app, &Theme::plain(), 60, 16)));
+    golden("processes-40x12.txt", &text(&frame(&app, &Theme::plain(), 40, 12)));
+    press(&mut app, "g");
+    app.show(Arc::new(picture_by(By::Thread)));
+    golden("threads-80x24.txt", &text(&frame(&app, &Theme::plain(), 80, 24)));
+    for (columns, rows) in [(1, 1), (30, 8), (31, 9), (49, 12), (71, 23), (72, 23), (300, 100)] {
+        frame(&app, &Theme::colourful(), columns, rows);
+    }
 }

@@ -3,6 +3,9 @@
 #[path = "../../../../core/tests/all/common/host_and_guest.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 pub mod host_and_guest;
+#[path = "../../../../core/tests/all/common/linux_guest.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+pub mod linux_guest;
 
 use std::path::Path;
 use std::process::{Command, Output};

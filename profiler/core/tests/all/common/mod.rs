@@ -2,6 +2,7 @@
 
 pub mod go;
 pub mod host_and_guest;
+pub mod linux_guest;
 
 use glass_tests::folder::Folder;
 use glass_tests::programs::skip;

@@ -3,6 +3,8 @@
 
 #[path = "../../../../core/tests/all/common/host_and_guest.rs"]
 pub mod host_and_guest;
+#[path = "../../../../core/tests/all/common/linux_guest.rs"]
+pub mod linux_guest;
 
 use std::collections::BTreeMap;
 

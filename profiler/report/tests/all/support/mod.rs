@@ -7,3 +7,5 @@ pub mod traces;
 
 #[path = "../../../../core/tests/all/common/host_and_guest.rs"]
 pub mod host_and_guest;
+#[path = "../../../../core/tests/all/common/linux_guest.rs"]
+pub mod linux_guest;
