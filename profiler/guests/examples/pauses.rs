@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use std::io::{BufWriter, Write, stdout};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use glass_profiler_core::event::{Event, RawSample};
@@ -30,8 +31,9 @@ fn main() -> Result<()> {
     let period = Duration::from_secs(1) / rate.parse::<u32>()?.max(1);
     let samples = samples.parse()?;
     let Found::Vm(vm) = find::by_pid(pid.parse()?)? else { return Err("that process is not a VM".into()) };
-    let symbols = vm.elf.clone().ok_or("the VM's image is unknown")?;
-    let settings = VmSettings::new(STACK_BYTES, symbols);
+    // Without an image it is a Linux, which has its symbols in its RAM.
+    let symbols = vm.elf.iter().map(|elf| elf.clone().into()).collect();
+    let settings = VmSettings { symbols, ..VmSettings::new(STACK_BYTES, PathBuf::new()) };
     let floor = |guest: &mut KnownVm<KvmVm>| Ok(guest.hold_and_release()?.map(|(_, whole)| whole));
     let attach = || KvmVm::attach(&vm, settings.clone());
     match backend.as_str() {
