@@ -32,11 +32,15 @@ impl Vmm {
         })
     }
 
-    /// Starts one that continues with what another VMM had: RAM from the physical address 0 on, and the registers of one vCPU, as lines of a name
+    /// Starts one with a layout that continues with what another VMM had: RAM from the physical address 0 on, and the registers of one vCPU, as lines of a name
     /// and a hexadecimal number. `None` after printing why it cannot be used.
-    pub fn continue_from(memory_mib: u64, ram: &Path, registers: &Path) -> Result<Option<Vmm>> {
+    pub fn continue_from(layout: &str, memory_mib: u64, ram: &Path, registers: &Path) -> Result<Option<Vmm>> {
         Vmm::start_with(|command| {
-            command.args(["--memory", &memory_mib.to_string(), "--ram"]).arg(ram).arg("--registers").arg(registers);
+            command
+                .args(["--layout", layout, "--memory", &memory_mib.to_string(), "--ram"])
+                .arg(ram)
+                .arg("--registers")
+                .arg(registers);
         })
     }
 

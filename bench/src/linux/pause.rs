@@ -1,17 +1,16 @@
 //! What a task costs a sample: how much longer a vCPU is paused if its task, and the stack of its process, are copied too.
 //!
 //! A Linux does not boot under each KVM, but a VM can continue where an emulated guest was stopped. Its vCPU jumps to itself there, so each sample is of
-//! the same place: in a process, or in a system call of one. It is recorded by what its RAM has, and by a map of its kernel alone, which has no tasks,
-//! in turn.
+//! the same place: in a process, or in a system call of one.
 
 use super::ram::Ram;
 use crate::figure::Figure;
 use crate::outcome::Outcome;
 use crate::run::Run;
+use crate::statistics::Summary;
 use anyhow::{Context, Result, ensure};
 use glass_profiler_core::arch::x86_64::paging::Paging;
 use glass_profiler_core::files::NoFiles;
-use glass_profiler_core::linux::kernel::Kernel;
 use glass_profiler_core::linux::space::Space;
 use glass_profiler_core::model::Sample;
 use glass_profiler_core::recording::{self, Recording};
@@ -20,7 +19,6 @@ use glass_tests::linux_guest::{Guest, Parts, Release, Settings};
 use glass_tests::vmm::Vmm;
 use glass_tests::{process::Process, programs};
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -28,19 +26,16 @@ use std::process::Command;
 use std::time::Duration;
 
 const MEMORY_MIB: u32 = 512;
-/// Pairs of recordings, and their length.
-const PAIRS: usize = 9;
-const SECONDS: u64 = 4;
-const SECONDS_SHORT: u64 = 1;
+/// Rounds, and samples of each kind in one.
+const ROUNDS: usize = 9;
+const SAMPLES: u64 = 300;
+const SAMPLES_SHORT: u64 = 50;
 const RATE: &str = "499";
-/// Bare stops beside each pair.
-const STOPS: u64 = 1000;
-const STOPS_SHORT: u64 = 50;
-/// What a recording may take beside its length.
-const AROUND: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often the guest is stopped until it is where it is wanted.
 const ATTEMPTS: usize = 100;
+/// How often it is stopped there until a sample has what it is to have.
+const STOPS_MAX: usize = 10;
 /// `jmp` to itself.
 const JUMP: [u8; 2] = [0xeb, 0xfe];
 
@@ -59,6 +54,9 @@ const PLACES: [Place; 2] = [
     Place { name: "in_call.", program: "dd if=/dev/zero of=/dev/null bs=1M", ring: 0 },
 ];
 
+/// How the VMM has its memory, in names of figures, and for the VMM: as a file that is mapped here too, as QEMU's memfd is, or for itself.
+const LAYOUTS: [(&str, &str); 2] = [("", "plain"), ("private.", "firecracker")];
+
 /// Measures at each place.
 pub(super) fn measure(outcome: &mut Outcome, run: &Run) -> Result<()> {
     let parts = match Parts::get(Release::Bookworm61) {
@@ -69,92 +67,119 @@ pub(super) fn measure(outcome: &mut Outcome, run: &Run) -> Result<()> {
         }
     };
     for (index, place) in PLACES.iter().enumerate() {
-        let stopped = Stopped::boot(&parts, place)?;
-        let Some(vmm) = Vmm::continue_from(MEMORY_MIB.into(), &stopped.ram, &stopped.registers)? else {
+        let Some(stopped) = stopped(&parts, place)? else {
             outcome.skip("KVM cannot be used");
             return Ok(());
         };
-        at_place(outcome, &run.part(index, PLACES.len()), place, &stopped, &vmm)?;
+        let run = run.part(index, PLACES.len());
+        for (index, (name, layout)) in LAYOUTS.iter().enumerate() {
+            let vmm = stopped.run(layout)?.context("KVM cannot be used any more")?;
+            at_place(outcome, &run.part(index, LAYOUTS.len()), &format!("linux.{name}{}", place.name), &vmm)?;
+        }
     }
     outcome.note(format!(
-        "sample_extra: a VM by KVM with one vCPU, {RATE} samples per second, recorded by its RAM and by a map of its kernel in turn: the difference of the median pauses of each pair"
+        "sample_extra: a VM by KVM with one vCPU, {RATE} stops a second: a bare one, a sample with its task, and one without, in turn; of each round the median difference of two that follow each other; in_call: in a system call, which has two stacks; private: the VMM's memory is no file, and each read a system call"
     ));
     Ok(())
 }
 
-/// Pairs of recordings of one VM.
-fn at_place(outcome: &mut Outcome, run: &Run, place: &Place, stopped: &Stopped, vmm: &Vmm) -> Result<()> {
-    let (mut extra, mut with, mut floors) = (Vec::new(), Vec::new(), Vec::new());
-    let (seconds, stops) = (run.size(SECONDS, SECONDS_SHORT), run.size(STOPS, STOPS_SHORT));
-    for round in run.rounds(PAIRS) {
-        let by_ram: &[&str] = &[];
-        let map = stopped.map.to_string_lossy().into_owned();
-        let address = format!("{:#x}", stopped.text);
-        let by_map = ["--symbols", &map, "--load-address", &address];
-        let one = |arguments: &[&str]| record(vmm, &stopped.folder, seconds, arguments);
-        // Each is the first in turn.
-        let (of_ram, of_map) = match round % 2 {
-            0 => (one(by_ram)?, one(&by_map)?),
-            _ => {
-                let of_map = one(&by_map)?;
-                (one(by_ram)?, of_map)
-            }
-        };
-        check(&of_ram, &of_map, place)?;
-        let pause_us = |recording: &Recording| recording.profile.cost.pause.median_ns as f64 / 1e3;
-        extra.push(pause_us(&of_ram) - pause_us(&of_map));
-        with.push(pause_us(&of_ram));
-        floors.extend(floor(vmm, stops)?);
+/// Samples of one VM with its task and without, in turn.
+fn at_place(outcome: &mut Outcome, run: &Run, name: &str, vmm: &Vmm) -> Result<()> {
+    let mut rounds = Rounds::default();
+    let samples = run.size(SAMPLES, SAMPLES_SHORT);
+    for _ in run.rounds(ROUNDS) {
+        let times = pauses(vmm, samples)?;
+        let of = |name: &str| times.get(name).map_or(&[][..], Vec::as_slice);
+        let (with, without) = (of("sample"), of("without"));
+        let extra: Vec<f64> = with.iter().zip(without).map(|(with, without)| with - without).collect();
+        let median = |times: &[f64]| Summary::of(times).map(|of| of.median).context("the VM has ended");
+        rounds.extra.push(median(&extra)?);
+        rounds.with.push(median(with)?);
+        rounds.without.push(median(without)?);
+        // On a loaded machine most of them wait for a CPU, which is no part of a sample's pause.
+        rounds.floor.extend(Summary::of(of("floor")).map(|of| of.low));
+        run.so_far(outcome, |so_far| rounds.add_to(so_far, name));
     }
-    let floor_us = Figure::of("", "us", &floors).map_or(0.0, |figure| figure.value);
-    let name = |what: &str| format!("linux.{}{what}", place.name);
-    outcome.add(Figure::of(&name("sample_extra_us"), "us", &extra));
-    let pause = Figure::of(&name("sample_pause_us"), "us", &with);
-    outcome.add(pause.map(|figure| figure.against("a bare stop", floor_us)));
+    rounds.add_to(outcome, name);
     Ok(())
 }
 
+/// The median of each round: how much longer a pause is with a task than the next one without, and the two pauses; the 10th percentile of stops in
+/// which nothing is read; microseconds.
+#[derive(Default)]
+struct Rounds {
+    extra: Vec<f64>,
+    with: Vec<f64>,
+    without: Vec<f64>,
+    floor: Vec<f64>,
+}
+
+impl Rounds {
+    fn add_to(&self, outcome: &mut Outcome, name: &str) {
+        let figure = |what: &str, times| Figure::of(&format!("{name}{what}"), "us", times);
+        let floor_us = Summary::of(&self.floor).map_or(0.0, |floor| floor.median);
+        outcome.add(figure("sample_extra_us", &self.extra));
+        for (what, times) in [("sample_pause_us", &self.with), ("sample_pause_without_task_us", &self.without)] {
+            outcome.add(figure(what, times).map(|figure| figure.against("a bare stop, 10 %", floor_us)));
+        }
+    }
+}
+
 /// Records the VM.
-fn record(vmm: &Vmm, folder: &Folder, seconds: u64, arguments: &[&str]) -> Result<Recording> {
+fn record(vmm: &Vmm, folder: &Folder) -> Result<Recording> {
     let file = folder.file("pause.glass");
     let mut command = Command::new(programs::built("glass").context("glass is not built")?);
-    command.args(["record", "--pid", &vmm.pid().to_string(), "--rate", RATE, "--backend", "kvm"]).args(arguments);
-    command.args(["--duration", &seconds.to_string(), "--output"]).arg(&file);
-    let mut process = Process::spawn(&mut command, &folder.file("record.log"))?;
-    let status = process.wait(Duration::from_secs(seconds) + AROUND);
+    command.args(["record", "--backend", "kvm", "--duration", "1", "--pid", &vmm.pid().to_string(), "--output"]);
+    let mut process = Process::spawn(command.arg(&file), &folder.file("record.log"))?;
+    let status = process.wait(PATIENCE);
     let status = status.with_context(|| format!("glass record does not end: {}", process.output()))?;
     ensure!(status.success(), "glass record: {}", process.output());
     Ok(recording::open(&std::fs::read(&file)?, &mut NoFiles)?)
 }
 
-/// What is copied in one kind of recording, and not in the other one.
-fn check(of_ram: &Recording, of_map: &Recording, place: &Place) -> Result<()> {
-    let segments = |recording: &Recording, sample: &Sample| {
-        let list = sample.segments.and_then(|list| recording.profile.segments.get(list as usize));
+/// Whether each sample is of a task, with the stacks that it has at that place.
+fn check(recording: &Recording, place: &Place) -> Result<()> {
+    let profile = &recording.profile;
+    let segments = |sample: &Sample| {
+        let list = sample.segments.and_then(|list| profile.segments.get(list as usize));
         list.map_or(1, Vec::len)
     };
     let expected = if place.ring == 0 { 2 } else { 1 };
-    let is_whole = |sample: &&Sample| sample.thread.is_some() && segments(of_ram, sample) == expected;
-    let samples = &of_ram.profile.samples;
-    let whole = samples.iter().filter(is_whole).count();
-    ensure!(
-        !samples.is_empty() && whole == samples.len(),
-        "of {} samples by RAM {whole} have a task and {expected} stacks",
-        samples.len()
-    );
-    let others = &of_map.profile.samples;
-    let with_thread = others.iter().filter(|sample| sample.thread.is_some()).count();
-    ensure!(!others.is_empty() && with_thread == 0, "{with_thread} of {} samples by a map have a task", others.len());
+    let whole = profile.samples.iter().filter(|sample| sample.thread.is_some() && segments(sample) == expected).count();
+    let all = profile.samples.len();
+    ensure!(all > 0 && whole == all, "of {all} samples {whole} have a task and {expected} stacks");
     Ok(())
 }
 
-/// Stops without a sample, in microseconds.
-fn floor(vmm: &Vmm, stops: u64) -> Result<Vec<f64>> {
+/// So many stops of each kind, by its name, in microseconds.
+fn pauses(vmm: &Vmm, samples: u64) -> Result<BTreeMap<String, Vec<f64>>> {
     let program = programs::built("examples/pauses").context("the example `pauses` is not built")?;
-    let output = Command::new(program).args(["stops", &vmm.pid().to_string(), &stops.to_string(), RATE]).output()?;
-    ensure!(output.status.success(), "stops: {}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout)?;
-    text.lines().filter_map(|line| line.strip_prefix("floor ")).map(|value| Ok(value.parse()?)).collect()
+    let output = Command::new(program).args(["tasks", &vmm.pid().to_string(), &samples.to_string(), RATE]).output()?;
+    ensure!(output.status.success(), "pauses: {}", String::from_utf8_lossy(&output.stderr));
+    let mut times: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for line in String::from_utf8(output.stdout)?.lines() {
+        let (name, value) = line.split_once(' ').context("the example `pauses` prints something else")?;
+        times.entry(name.to_owned()).or_default().push(value.parse()?);
+    }
+    Ok(times)
+}
+
+/// A guest that was stopped where its samples are what they are to be. `None` after printing why KVM cannot be used.
+fn stopped(parts: &Parts, place: &Place) -> Result<Option<Stopped>> {
+    let usual = Settings::new(Release::Bookworm61);
+    let mut guest = Guest::boot(parts, &Settings { five_levels: false, vcpus: 1, memory_mib: MEMORY_MIB, ..usual })?;
+    guest.expect(&format!("{} >/dev/null 2>&1 & sleep 1", place.program), PATIENCE)?;
+    for attempt in 1.. {
+        let stopped = Stopped::of(&guest, place)?;
+        let Some(vmm) = stopped.run(LAYOUTS[0].1)? else { return Ok(None) };
+        // It may have been in an interrupt.
+        match check(&record(&vmm, &stopped.folder)?, place) {
+            Err(error) if attempt == STOPS_MAX => return Err(error),
+            Err(_) => guest.resume()?,
+            Ok(()) => return Ok(Some(stopped)),
+        }
+    }
+    Ok(None)
 }
 
 /// A guest that was stopped, in files.
@@ -162,40 +187,31 @@ struct Stopped {
     folder: Folder,
     ram: PathBuf,
     registers: PathBuf,
-    /// The symbols of its kernel, and its first address.
-    map: PathBuf,
-    text: u64,
 }
 
 impl Stopped {
-    /// Boots a guest with one vCPU and page tables of four levels, and stops it where it is wanted. There it jumps to itself.
-    fn boot(parts: &Parts, place: &Place) -> Result<Stopped> {
-        let usual = Settings::new(Release::Bookworm61);
-        let mut guest =
-            Guest::boot(parts, &Settings { five_levels: false, vcpus: 1, memory_mib: MEMORY_MIB, ..usual })?;
-        guest.expect(&format!("{} >/dev/null 2>&1 & sleep 1", place.program), PATIENCE)?;
-        let registers = stop(&guest, place)?;
+    /// Stops a guest with one vCPU and page tables of four levels where it is wanted. There it jumps to itself.
+    fn of(guest: &Guest, place: &Place) -> Result<Stopped> {
+        let registers = stop(guest, place)?;
         let folder = Folder::new("linux-stopped")?;
         let ram = Ram::of(guest.pid())?;
-        let kernel = Kernel::find(&ram, &ram.ranges()).context("there is no kernel in the RAM of the guest")?;
-        let mut map = String::new();
-        for symbol in kernel.symbols.symbols().filter(|symbol| symbol.address >= kernel.text) {
-            writeln!(map, "{:016x} {} {}", symbol.address, char::from(symbol.kind), symbol.name)?;
-        }
         let stopped = Stopped {
             ram: folder.file("ram"),
             registers: folder.write("registers", lines(&registers).as_bytes())?,
-            map: folder.write("kallsyms", map.as_bytes())?,
-            text: kernel.text,
             folder,
         };
         ram.copy(&stopped.ram)?;
         jump(&ram, &registers, &stopped.ram)?;
         Ok(stopped)
     }
+
+    /// Continues it by KVM.
+    fn run(&self, layout: &str) -> Result<Option<Vmm>> {
+        Vmm::continue_from(layout, MEMORY_MIB.into(), &self.ram, &self.registers)
+    }
 }
 
-/// Stops a guest where it is wanted; its registers.
+/// Stops the guest where it is wanted; its registers.
 fn stop(guest: &Guest, place: &Place) -> Result<BTreeMap<String, u64>> {
     for _ in 0..ATTEMPTS {
         guest.pause()?;

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// How long a guest may take on a loaded machine.
 const LIMIT: Duration = Duration::from_secs(400);
 const PATIENCE: Duration = Duration::from_secs(60);
-const RATE: &str = "199";
+const RATE: &str = "79";
 /// How long each kernel is sampled while its programs run.
 const SAMPLED: Duration = Duration::from_secs(10);
 /// Within this time another kernel is noticed, and once it runs its names are known.
@@ -176,6 +176,8 @@ fn a_guest_that_starts_again() {
         return programs::skip("a guest that starts again is recorded by --long");
     }
     for release in [Release::Bookworm61, Release::Newest] {
-        within(LIMIT, move || check(&Settings::new(release)));
+        // A kernel that is stopped for samples while it checks its timer may not boot.
+        let words = "no_timer_check".to_owned();
+        within(LIMIT, move || check(&Settings { words, ..Settings::new(release) }));
     }
 }

@@ -1,4 +1,4 @@
-//! A Linux guest with 10,000 threads, and 100 processes and 100 threads a second that start and end: what reads its tasks ends in time and with little
+//! A Linux guest with 10,000 threads, and more than 100 processes and as many threads a second that start and end: what reads its tasks ends in time and with little
 //! memory, lists all that wait, and reports how often a list changed while it was read.
 
 use glass_tests::folder::Folder;
@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(900);
 const PATIENCE: Duration = Duration::from_secs(200);
 const THREADS: usize = 10_000;
-const PER_SECOND: u32 = 100;
+/// Processes, and as many threads. A loaded machine does not reach it.
+const PER_SECOND: u32 = 150;
+const PER_SECOND_LEAST: f64 = 100.0;
 const MEMORY_MIB: u32 = 2048;
 /// What each command may take, built without optimization on a loaded machine, and its memory.
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
@@ -31,12 +33,21 @@ const WAITS: &str = "waits+";
 /// The process with the threads.
 const HAS_THREADS: &str = "has-threads";
 
-/// What a command of `glass` has printed, how long it took, and the most memory of it and the processes that it started, together.
+/// What a command of `glass` has printed, how long it took, and the CPU time and the most memory of it and the processes that it started, together.
 struct Ended {
     output: String,
     errors: String,
     time: Duration,
+    /// CPU time of all of them, up to the last time that it was read.
+    cpu: Duration,
     peak_mib: u64,
+}
+
+impl Ended {
+    /// What it cost.
+    fn cost(&self) -> String {
+        format!("{:.2} s, {:.2} s of CPU time, {} MiB", self.time.as_secs_f64(), self.cpu.as_secs_f64(), self.peak_mib)
+    }
 }
 
 /// Memory of a process that no other one has, in KiB.
@@ -50,11 +61,12 @@ fn glass(program: &Path, folder: &Folder, arguments: &[&str]) -> Ended {
     let (output, errors) = (folder.file("output"), folder.file("errors"));
     let mut command = Command::new(program);
     command.args(arguments).stdout(File::create(&output).unwrap()).stderr(File::create(&errors).unwrap());
-    let (start, mut peak_kib) = (Instant::now(), 0);
+    let (start, mut peak_kib, mut cpu) = (Instant::now(), 0, Duration::ZERO);
     let mut child = command.spawn().unwrap();
     let status = loop {
-        let family = process::descendants(child.id()).into_iter().chain([child.id()]);
-        peak_kib = peak_kib.max(family.map(own_kib).sum());
+        let family: Vec<u32> = process::descendants(child.id()).into_iter().chain([child.id()]).collect();
+        peak_kib = peak_kib.max(family.iter().copied().map(own_kib).sum());
+        cpu = cpu.max(family.iter().filter_map(|pid| process::cpu_time(*pid)).sum());
         if let Some(status) = child.try_wait().unwrap() {
             break status;
         }
@@ -65,7 +77,8 @@ fn glass(program: &Path, folder: &Folder, arguments: &[&str]) -> Ended {
         std::thread::sleep(POLL);
     };
     let read = |path| String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned();
-    let ended = Ended { output: read(output), errors: read(errors), time: start.elapsed(), peak_mib: peak_kib >> 10 };
+    let ended =
+        Ended { output: read(output), errors: read(errors), time: start.elapsed(), cpu, peak_mib: peak_kib >> 10 };
     assert!(status.success(), "glass {arguments:?}: {}", ended.errors);
     assert!(ended.peak_mib < PEAK_MIB_MAX, "glass {arguments:?} takes {} MiB", ended.peak_mib);
     ended
@@ -108,7 +121,7 @@ fn check(settings: &Settings) {
     let after = started(&mut guest);
     let rate = (after.0 - before.0) / (after.1 - before.1);
     say(&format!("the guest started {rate:.0} processes and threads a second, by its clock"));
-    assert!(rate > f64::from(PER_SECOND), "no storm: {rate} processes and threads a second");
+    assert!(rate > PER_SECOND_LEAST, "no storm: {rate} processes and threads a second");
 }
 
 /// Reads the list many times.
@@ -121,10 +134,7 @@ fn lists(program: &Path, folder: &Folder, pid: &str) {
         (torn, left_out) = (torn + changed, left_out + missing);
         torn_walks += u64::from(changed > 0);
         if walk == 0 || threads < THREADS {
-            let (seconds, mib) = (ended.time.as_secs_f64(), ended.peak_mib);
-            say(&format!(
-                "ps --threads --json: {threads} threads in {seconds:.2} s, {mib} MiB, changed {changed} times"
-            ));
+            say(&format!("ps --threads --json: {threads} threads; {}; changed {changed} times", ended.cost()));
         }
         assert!(threads > THREADS, "{threads} threads, {missing} processes left out");
     }
@@ -133,7 +143,7 @@ fn lists(program: &Path, folder: &Folder, pid: &str) {
     ));
     let ended = glass(program, folder, &["ps", "--pid", pid]);
     let rows = ended.output.lines().count();
-    say(&format!("ps: {rows} lines in {:.2} s, {} MiB", ended.time.as_secs_f64(), ended.peak_mib));
+    say(&format!("ps: {rows} lines; {}", ended.cost()));
     assert!(rows > 50 && rows < 500, "{rows} lines");
 }
 
@@ -154,8 +164,8 @@ fn stacks(program: &Path, folder: &Folder, pid: &str, root: &Path) {
         kernel && user.is_some_and(|user| task[user..].iter().any(|line| line.trim_start().starts_with(WAITS)))
     };
     let whole = tasks.iter().filter(is_whole).count();
-    let (count, seconds, mib) = (tasks.len(), ended.time.as_secs_f64(), ended.peak_mib);
-    say(&format!("stacks: {whole} of {count} are whole ones of the waiting threads; {seconds:.2} s, {mib} MiB"));
+    let count = tasks.len();
+    say(&format!("stacks: {whole} of {count} are whole ones of the waiting threads; {}", ended.cost()));
     if let Some(sentence) = ended.output.lines().find(|line| line.starts_with("a list of tasks changed")) {
         say(&format!("stacks: {sentence}"));
     }
@@ -169,7 +179,7 @@ fn record(program: &Path, folder: &Folder, pid: &str) {
     let duration = RECORD_SECONDS.to_string();
     let file = recording.to_str().unwrap();
     let ended = glass(program, folder, &["record", "--pid", pid, "--duration", &duration, "--output", file]);
-    say(&format!("record of {duration} s: {:.2} s, {} MiB", ended.time.as_secs_f64(), ended.peak_mib));
+    say(&format!("record of {duration} s: {}", ended.cost()));
     ended.errors.lines().for_each(|line| say(&format!("  {line}")));
 }
 
