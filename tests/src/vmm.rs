@@ -26,6 +26,25 @@ pub type Range = (u64, u64);
 impl Vmm {
     /// Starts one with a layout, MiB of memory and vCPUs; without an image these never run. `None` after printing why it cannot be used.
     pub fn start(layout: &str, memory_mib: u64, vcpus: u32, image: Option<&Path>) -> Result<Option<Vmm>> {
+        Vmm::start_with(|command| {
+            command.args(["--layout", layout, "--memory", &memory_mib.to_string(), "--vcpus", &vcpus.to_string()]);
+            command.args(image);
+        })
+    }
+
+    /// Starts one with a layout that continues with what another VMM had: RAM from the physical address 0 on, and the registers of one vCPU, as lines of a name
+    /// and a hexadecimal number. `None` after printing why it cannot be used.
+    pub fn continue_from(layout: &str, memory_mib: u64, ram: &Path, registers: &Path) -> Result<Option<Vmm>> {
+        Vmm::start_with(|command| {
+            command
+                .args(["--layout", layout, "--memory", &memory_mib.to_string(), "--ram"])
+                .arg(ram)
+                .arg("--registers")
+                .arg(registers);
+        })
+    }
+
+    fn start_with(options: impl FnOnce(&mut Command)) -> Result<Option<Vmm>> {
         if let Err(error) = std::fs::File::options().read(true).write(true).open("/dev/kvm") {
             programs::skip(&format!("/dev/kvm cannot be used ({error})"));
             return Ok(None);
@@ -33,8 +52,8 @@ impl Vmm {
         let Some(program) = programs::beside("glass-tests-vmm") else { return Ok(None) };
         let folder = Folder::new("vmm")?;
         let mut command = Command::new(program);
-        command.args(["--layout", layout, "--memory", &memory_mib.to_string(), "--vcpus", &vcpus.to_string()]);
-        let (process, input) = Process::spawn_with_input(command.args(image), &folder.file("log"))?;
+        options(&mut command);
+        let (process, input) = Process::spawn_with_input(&mut command, &folder.file("log"))?;
         let mut vmm = Vmm { input, process, _folder: folder };
         vmm.wait_for("\nready\n");
         Ok(Some(vmm))

@@ -60,7 +60,7 @@ pub fn run(options: &Options) -> Result<()> {
         ("tracing", Some("page")) => {}
         // Linux guests run no service, and a `glass` that is built already is fast enough.
         ("linux", _) if short::has_programs() => {}
-        ("linux", _) => build::glass()?,
+        ("linux", _) => build::for_linux_guests()?,
         _ => build::processes()?,
     }
     step.done("");

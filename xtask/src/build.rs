@@ -176,6 +176,18 @@ pub fn measured(name: &str, part: Option<&str>) -> Result<String> {
     queue_image()
 }
 
+/// Builds what Linux guests are recorded with, and what bare stops are measured with.
+pub fn for_linux_guests() -> Result<()> {
+    glass()?;
+    example("glass-profiler-guests", "pauses")?;
+    vmm()
+}
+
+/// Builds the VMM for tests, which benchmarks start from the folder of this program.
+pub fn vmm() -> Result<()> {
+    run::shown(&mut run::cargo(&["build", "--package", "glass-tests-vmm"])).map(drop)
+}
+
 /// A program that only benchmarks run.
 fn example(package: &str, name: &str) -> Result<()> {
     let arguments = ["build", "--release", "--package", package, "--example", name];

@@ -6,9 +6,11 @@
 
 mod equal;
 mod monitor;
+mod pause;
 mod ram;
 mod samples;
 
+use crate::Part;
 use crate::figure::Figure;
 use crate::outcome::Outcome;
 use crate::run::Run;
@@ -41,8 +43,11 @@ const SEARCHES: usize = 5;
 /// Kinds of broken stacks that are shown.
 const SHOWN: usize = 10;
 
+/// The measurements.
+pub const PARTS: [Part; 2] = [("guests", run), ("pause", pause::measure)];
+
 /// Records a guest of each kernel.
-pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
+fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
     if !programs::has_qemu() {
         outcome.skip("qemu-system-x86_64 is not installed");
         return Ok(());

@@ -6,6 +6,7 @@ use rustix::fs::{SeekFrom, seek};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 /// In the name of the file.
 const MEMORY_FILE: &str = "memory-backend-memfd";
@@ -37,6 +38,19 @@ impl Ram {
             at = end;
         }
         ranges
+    }
+
+    /// Copies it to a file; what was not written to stays a hole.
+    pub(super) fn copy(&self, to: &Path) -> Result<()> {
+        let (to, mut bytes) = (File::create(to)?, vec![0; CHUNK_BYTES]);
+        for range in self.ranges() {
+            for start in range.clone().step_by(CHUNK_BYTES) {
+                let part = &mut bytes[..(range.end - start).min(CHUNK_BYTES as u64) as usize];
+                self.file.read_exact_at(part, start)?;
+                to.write_all_at(part, start)?;
+            }
+        }
+        Ok(())
     }
 
     /// Reads all of it once, and counts the bytes that are not zero.

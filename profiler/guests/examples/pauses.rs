@@ -1,11 +1,14 @@
-//! Measures the pause of a VM for a sample, one line for each: `pauses kvm|gdbstub|stops PID SAMPLES RATE`.
+//! Measures the pause of a VM for a sample, one line for each: `pauses kvm|tasks|gdbstub|stops PID SAMPLES RATE`.
 //!
 //! Prints `sample MICROSECONDS`, and for kvm in turn with it `floor MICROSECONDS`: a stop in which
-//! nothing is read. `stops` makes only these, under KVM and at the moments at which `glass record` takes its samples. The last
+//! nothing is read. `tasks` is the same of a Linux under KVM with its tasks, and in turn with that `without MICROSECONDS`: samples without
+//! them. `stops` makes only these, under KVM and at the moments at which `glass record` takes its samples. The last
 //! line, `cpu MICROSECONDS`, is our own CPU time for one of them.
 #![forbid(unsafe_code)]
 
+use std::cell::RefCell;
 use std::io::{BufWriter, Write, stdout};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use glass_profiler_core::event::{Event, RawSample};
@@ -25,17 +28,21 @@ const STACK_BYTES: u32 = 16 << 10;
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [backend, pid, samples, rate] = &arguments[..] else {
-        return Err("the arguments are: kvm|gdbstub|stops PID SAMPLES RATE".into());
+        return Err("the arguments are: kvm|tasks|gdbstub|stops PID SAMPLES RATE".into());
     };
     let period = Duration::from_secs(1) / rate.parse::<u32>()?.max(1);
     let samples = samples.parse()?;
     let Found::Vm(vm) = find::by_pid(pid.parse()?)? else { return Err("that process is not a VM".into()) };
-    let symbols = vm.elf.clone().ok_or("the VM's image is unknown")?;
-    let settings = VmSettings::new(STACK_BYTES, symbols);
+    // Without an image it is a Linux, which has its symbols in its RAM.
+    let symbols = vm.elf.iter().map(|elf| elf.clone().into()).collect();
+    let settings = VmSettings { symbols, ..VmSettings::new(STACK_BYTES, PathBuf::new()) };
     let floor = |guest: &mut KnownVm<KvmVm>| Ok(guest.hold_and_release()?.map(|(_, whole)| whole));
+    let tasks = RefCell::new(None);
+    let swap = |guest: &mut KnownVm<KvmVm>| guest.swap_tasks(&mut tasks.borrow_mut());
     let attach = || KvmVm::attach(&vm, settings.clone());
     match backend.as_str() {
         "kvm" => measure(attach()?, period, samples, &[Look::Bare(&floor), Look::Sample]),
+        "tasks" => measure(attach()?, period, samples, &[Look::Bare(&floor), Look::Sample, Look::WithoutTask(&swap)]),
         "stops" => stop_paced(Stopped(attach()?), rate.parse()?, samples),
         "gdbstub" => measure(QemuVm::attach(&vm, settings)?, period, samples, &[Look::Sample]),
         other => Err(format!("there is no backend {other}").into()),
@@ -97,6 +104,8 @@ enum Look<'a, G> {
     Bare(&'a dyn Fn(&mut G) -> Result<Option<Duration>>),
     /// A sample.
     Sample,
+    /// A sample without the task of a Linux: what it calls before, and again afterwards.
+    WithoutTask(&'a dyn Fn(&mut G)),
 }
 
 fn measure<G: Guest>(mut guest: G, period: Duration, rounds: u64, looks: &[Look<G>]) -> Result<()> {
@@ -114,9 +123,15 @@ fn measure<G: Guest>(mut guest: G, period: Duration, rounds: u64, looks: &[Look<
                 }
                 Look::Sample => {
                     let Some(samples) = guest.sample_all()? else { break 'rounds };
-                    for sample in &samples {
-                        writeln!(output, "sample {:.3}", sample.frozen_ns as f64 / 1e3)?;
-                    }
+                    let needs_task = looks.iter().any(|look| matches!(look, Look::WithoutTask(_)));
+                    write_samples(&mut output, "sample", &samples, needs_task.then_some(true))?;
+                }
+                Look::WithoutTask(swap) => {
+                    swap(&mut guest);
+                    let samples = guest.sample_all();
+                    swap(&mut guest);
+                    let Some(samples) = samples? else { break 'rounds };
+                    write_samples(&mut output, "without", &samples, Some(false))?;
                 }
             }
         }
@@ -125,4 +140,15 @@ fn measure<G: Guest>(mut guest: G, period: Duration, rounds: u64, looks: &[Look<
     guest.detach()?;
     writeln!(output, "cpu {:.3}", cpu_ns as f64 / 1e3 / f64::from(count.max(1)))?;
     Ok(output.flush()?)
+}
+
+/// `has_task`: whether each of them has the task of a Linux, if that matters.
+fn write_samples(output: &mut impl Write, name: &str, samples: &[RawSample], has_task: Option<bool>) -> Result<()> {
+    for sample in samples {
+        if has_task.is_some_and(|has_task| has_task != sample.task.is_some()) {
+            return Err("the guest is no Linux whose tasks can be read".into());
+        }
+        writeln!(output, "{name} {:.3}", sample.frozen_ns as f64 / 1e3)?;
+    }
+    Ok(())
 }

@@ -181,6 +181,19 @@ impl Guest {
         self.monitor()?.execute("cont", json!({})).map(drop)
     }
 
+    /// Starts the guest again, as its reset button does; it runs none of the programs then, and the kernel is elsewhere in memory. `restarted` is
+    /// called when it has just been reset.
+    pub fn restart(&mut self, restarted: impl FnOnce()) -> Result<()> {
+        let ready = self.output().matches(READY).count();
+        let mut monitor = self.monitor()?;
+        // The lab's guests end with their QEMU otherwise.
+        monitor.execute("set-action", json!({ "reboot": "reset" }))?;
+        monitor.execute("system_reset", json!({}))?;
+        restarted();
+        drop(monitor);
+        self.wait_until(READY, BOOT_PATIENCE, |output| output.matches(READY).count() > ready).map(drop)
+    }
+
     /// Writes all of its RAM to a file, an ELF core with a segment for each range of physical addresses.
     pub fn dump(&self, file: &Path) -> Result<()> {
         let protocol = format!("file:{}", file.display());
@@ -201,11 +214,16 @@ impl Guest {
 
     /// Waits until its console has printed a text; returns all that it has printed.
     fn wait_for(&mut self, text: &str, limit: Duration) -> Result<String> {
+        self.wait_until(text, limit, |output| output.contains(text))
+    }
+
+    /// The same for any condition; `what` is for a message.
+    fn wait_until(&mut self, what: &str, limit: Duration, is_met: impl Fn(&str) -> bool) -> Result<String> {
         let deadline = Instant::now() + limit;
         loop {
             let ended = self.process.ended();
             let output = self.output();
-            if output.contains(text) && output.ends_with('\n') {
+            if is_met(&output) && output.ends_with('\n') {
                 return Ok(output);
             }
             let reason = match (output.lines().find(|line| line.contains(PANIC)), ended) {
@@ -217,7 +235,7 @@ impl Guest {
                     continue;
                 }
             };
-            bail!("{reason}, before the guest printed {text:?}:\n{output}");
+            bail!("{reason}, before the guest printed {what:?}:\n{output}");
         }
     }
 }

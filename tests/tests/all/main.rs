@@ -24,6 +24,8 @@ mod ipv6;
 mod jailed;
 mod layouts;
 mod linux_guests;
+mod linux_restart;
+mod linux_storm;
 mod linux_tasks;
 mod live;
 mod load;

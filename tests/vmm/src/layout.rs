@@ -10,7 +10,7 @@ const SMALL: u64 = 16 * MIB;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Layout {
-    /// One memfd, without a hole
+    /// One memfd that cannot shrink, without a hole, as QEMU has it
     Plain,
     /// One mapping that only the VMM has, with a hole from 3 GiB on
     Firecracker,
@@ -25,6 +25,8 @@ pub enum Layout {
 pub enum Source {
     /// A file that could be shared.
     Memfd,
+    /// The same, sealed: it keeps its size.
+    Sealed,
     /// Memory of this process.
     Anonymous,
     /// The same, between pages that cannot be touched.
@@ -62,7 +64,7 @@ impl Layout {
         let (small, rest) = (SMALL.min(bytes), bytes.saturating_sub(SMALL));
         let in_two = |hole: u64| [split(0, small, hole), split(small, rest, hole)].concat();
         match self {
-            Layout::Plain => (each(Source::Memfd, vec![Part { address: 0, bytes }]), Vec::new()),
+            Layout::Plain => (each(Source::Sealed, vec![Part { address: 0, bytes }]), Vec::new()),
             Layout::Firecracker => {
                 (vec![Zone { source: Source::Anonymous, parts: split(0, bytes, 3 * GIB) }], Vec::new())
             }

@@ -7,6 +7,7 @@
 
 mod boot;
 mod layout;
+mod snapshot;
 #[allow(unsafe_code)] // mappings and memory slots
 mod sys;
 
@@ -20,6 +21,7 @@ use clap::Parser;
 use kvm_bindings::{CpuId, KVM_MAX_CPUID_ENTRIES};
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 use layout::{Layout, Zone};
+use snapshot::Registers;
 use sys::Memory;
 
 #[derive(Debug, Parser)]
@@ -35,6 +37,20 @@ struct Options {
     vcpus: u8,
     /// The image that runs; without one the vCPUs never run
     image: Option<PathBuf>,
+    /// RAM from the physical address 0 on, as another VMM had it; the first vCPU continues there
+    #[arg(long, value_name = "FILE", requires = "registers", conflicts_with = "image")]
+    ram: Option<PathBuf>,
+    /// The registers with which it does: lines of a name and a hexadecimal number
+    #[arg(long, value_name = "FILE", requires = "ram")]
+    registers: Option<PathBuf>,
+}
+
+/// How the first vCPU starts.
+enum Start {
+    /// At the entry of an image.
+    Entry(u64),
+    /// Where another VMM stopped it.
+    Snapshot(Registers),
 }
 
 /// Addresses that KVM needs below 4 GiB, where no layout has RAM.
@@ -53,17 +69,23 @@ fn main() -> Result<()> {
     vm.set_tss_address(KVM_PAGES)?;
     vm.create_irq_chip()?;
     let features = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)?;
-    let entry = match &options.image {
-        Some(image) => Some(boot::place(image, memory.guest(), &zones, options.vcpus)?),
-        None => None,
+    let start = match (&options.image, &options.ram, &options.registers) {
+        (Some(image), ..) => Some(Start::Entry(boot::place(image, memory.guest(), &zones, options.vcpus)?)),
+        (None, Some(ram), Some(registers)) => {
+            snapshot::load(ram, memory.guest())?;
+            Some(Start::Snapshot(Registers::read(registers)?))
+        }
+        _ => None,
     };
     let mut idle = Vec::new();
     for index in 0..options.vcpus {
         let vcpu = make_vcpu(&vm, index, &features)?;
-        match entry {
-            Some(entry) => {
-                if index == 0 {
-                    boot::enter(&vcpu, entry)?;
+        match &start {
+            Some(start) => {
+                match start {
+                    Start::Entry(entry) if index == 0 => boot::enter(&vcpu, *entry)?,
+                    Start::Snapshot(registers) if index == 0 => registers.enter(&vcpu)?,
+                    _ => {}
                 }
                 thread::Builder::new().name(format!("vcpu {index}")).spawn(move || run(vcpu, index))?;
             }

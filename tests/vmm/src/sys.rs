@@ -90,9 +90,12 @@ fn map(source: Source, bytes: usize) -> std::io::Result<*mut u8> {
     // descriptor is a new one, and the mapping outlives it.
     let address = unsafe {
         match source {
-            Source::Memfd => {
-                let file = libc::memfd_create(c"ch_ram".as_ptr(), libc::MFD_CLOEXEC);
+            Source::Memfd | Source::Sealed => {
+                let file = libc::memfd_create(c"ch_ram".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
                 if file < 0 || libc::ftruncate(file, bytes as libc::off_t) < 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+                if source == Source::Sealed && libc::fcntl(file, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) < 0 {
                     return Err(std::io::Error::last_os_error());
                 }
                 check(libc::mmap(ptr::null_mut(), bytes, PROTECTION, libc::MAP_SHARED | libc::MAP_NORESERVE, file, 0))?

@@ -32,6 +32,7 @@ pub fn run(name: Option<&str>, part: Option<&str>) -> Result<()> {
     packages::ensure(packages::FOR_TEST)?;
     suite::build_glass()?;
     build::services_for_tests(false, true)?;
+    build::vmm()?;
     suite::build(&[&["--workspace", "--lib"], &build::BENCHMARK_EXAMPLES[..]].concat())?;
     let tally = test(measurements)?;
     println!("{}", tally.line());

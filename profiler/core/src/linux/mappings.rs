@@ -22,7 +22,7 @@ pub const EXECUTE: u64 = 4;
 pub const SHARED: u64 = 0x80;
 
 /// A mapping (`vm_area_struct`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Vma {
     /// Its first address.
     pub start: u64,

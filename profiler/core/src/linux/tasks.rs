@@ -432,16 +432,18 @@ pub fn list(kernel: &Kernel, memory: &dyn Physical, offsets: &Offsets) -> Option
 
 fn is_zombie_or_gone(space: &Space<'_>, leader: u64, offsets: &Offsets) -> bool {
     let task = Task::read(space, leader, offsets);
-    task.is_none_or(|task| matches!(task.state, TaskState::Zombie | TaskState::Dead))
+    task.is_none_or(|task| task.tid != task.pid || matches!(task.state, TaskState::Zombie | TaskState::Dead))
 }
 
-/// The threads of a process. `None` if what was read is no list of threads of one process.
+/// The threads of a process, the one with its ID first. `None` if what was read is no list of threads of that process.
 fn threads(space: &Space<'_>, leader: u64, offsets: &Offsets, torn: &mut u32) -> Option<Vec<Task>> {
     let signal = pointer(space.word(leader.checked_add(u64::from(offsets.signal))?)?, 8)?;
     let mut found: Vec<Task> = Vec::new();
     for node in nodes(space, signal.wrapping_add(u64::from(offsets.thread_head)), torn)? {
         let task = Task::read(space, node.checked_sub(u64::from(offsets.thread_node))?, offsets)?;
-        if found.first().is_some_and(|first| first.pid != task.pid) {
+        // The memory of a task that has ended is used for another process's.
+        if task.pid != found.first().map_or(task.tid, |first| first.pid) || (found.is_empty() && task.address != leader)
+        {
             *torn += 1;
             return None;
         }
@@ -450,33 +452,120 @@ fn threads(space: &Space<'_>, leader: u64, offsets: &Offsets, torn: &mut u32) ->
     Some(found)
 }
 
-/// The addresses of the nodes of a circular list, without its head. Where a node is not its successor's predecessor, it was removed, or another
-/// one inserted behind it, in that moment: the walk goes back to a node that is still in the list.
+/// The addresses of the nodes of a circular list, without its head. `torn` counts where it changed in that moment.
 fn nodes(space: &Space<'_>, head: u64, torn: &mut u32) -> Option<Vec<u64>> {
     /// How often a walk goes back.
     const BACK_MAX: u32 = 1 << 16;
-    let next = |node: u64| {
+    let follow = |node: u64| {
         let next = pointer(space.word(node)?, 8)?;
-        (space.word(next.checked_add(8)?)? == node).then_some(next)
+        Some((next, space.word(next.checked_add(8)?)?))
     };
-    let (mut found, mut way, mut back) = (Vec::new(), vec![head], 0);
+    let (mut way, mut back, mut starts) = (vec![head], 0, 0);
+    // Where the list was torn last, and how many nodes the walk went back then.
+    let mut last = (0, 1usize);
     loop {
         let node = *way.last()?;
-        match next(node) {
-            Some(next) if next == head => return Some(found),
-            Some(next) => {
-                found.push(next);
-                way.push(next);
+        let before = way.len().checked_sub(2).map(|at| way[at]);
+        let next = match follow(node) {
+            Some((next, previous)) if previous == node => Some(next),
+            // It is being removed, or it is the last one and being added: it is left out.
+            Some((next, previous)) if Some(previous) == before => {
+                way.pop();
+                back += 1;
+                Some(next)
             }
-            None => {
-                (*torn, back) = (*torn + 1, back + 1);
-                if way.len() > 1 {
-                    way.pop();
-                }
+            // It was removed: the walk goes back to a node that is still in the list. That may be further in front.
+            _ => {
+                last = (node, if last.0 == node { last.1.saturating_mul(2) } else { 1 });
+                way.truncate(way.len().saturating_sub(last.1).max(1));
+                (back, starts) = (back + 1, starts + u32::from(way.len() == 1));
+                None
             }
+        };
+        if next == Some(head) {
+            *torn += back;
+            way.remove(0);
+            return Some(way);
         }
-        if found.len() > TASKS_MAX || back > BACK_MAX || (back > ATTEMPTS_MAX && way.len() == 1) {
+        way.extend(next);
+        if way.len() > TASKS_MAX || back > BACK_MAX || starts > ATTEMPTS_MAX {
+            *torn += back;
             return None;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{DIRECT, Memory};
+    use super::*;
+
+    /// A node with a number; the first is the head.
+    fn node(number: u64) -> u64 {
+        DIRECT + 0x1000 + number * 16
+    }
+
+    fn link(memory: &Memory, list: &[u64]) {
+        for (number, next) in list.iter().zip(list.iter().cycle().skip(1)) {
+            memory.set(node(*number), node(*next));
+            memory.set(node(*next) + 8, node(*number));
+        }
+    }
+
+    /// The numbers of the nodes that are found, and how often the list changed.
+    fn walk(memory: &Memory) -> (Option<Vec<u64>>, u32) {
+        let mut torn = 0;
+        let found = nodes(&memory.space(), node(0), &mut torn);
+        (found.map(|found| found.iter().map(|address| (address - node(0)) / 16).collect()), torn)
+    }
+
+    #[test]
+    fn a_list_that_changes_has_each_node_once() {
+        let memory = Memory::new();
+        link(&memory, &[0]);
+        assert_eq!(walk(&memory), (Some(vec![]), 0));
+        link(&memory, &[0, 1, 2, 3, 4]);
+        assert_eq!(walk(&memory), (Some(vec![1, 2, 3, 4]), 0));
+        // The guest was interrupted while it removed a node: until it continues, the node's successor has its predecessor.
+        memory.set(node(3) + 8, node(1));
+        assert_eq!(walk(&memory), (Some(vec![1, 3, 4]), 1));
+        // The same of the last one, and the only one.
+        link(&memory, &[0, 1, 2, 3, 4]);
+        memory.set(node(0) + 8, node(3));
+        assert_eq!(walk(&memory), (Some(vec![1, 2, 3]), 1));
+        link(&memory, &[0, 1]);
+        memory.set(node(0) + 8, node(0));
+        assert_eq!(walk(&memory), (Some(vec![]), 1));
+    }
+
+    /// Lists had nodes twice, of which the threads were listed again (2026-11-27).
+    #[test]
+    fn a_walk_goes_back_from_a_node_that_was_removed() {
+        let memory = Memory::new();
+        for reads in 0..40 {
+            link(&memory, &[0, 1, 2, 3, 4, 5]);
+            // Nodes 2 and 3 were removed, and the last one is in another list by now.
+            memory.set_later(reads, node(1), node(4));
+            memory.set(node(4) + 8, node(1));
+            memory.set(node(3), node(20));
+            let (found, torn) = walk(&memory);
+            let found = found.expect("the list can be read");
+            let is_sorted = found.is_sorted() && found.windows(2).all(|pair| pair[0] != pair[1]);
+            assert!(is_sorted && found.starts_with(&[1]) && found.ends_with(&[4, 5]), "{reads}: {found:?}, {torn}");
+        }
+    }
+
+    #[test]
+    fn a_list_without_an_end_is_given_up() {
+        let memory = Memory::new();
+        link(&memory, &[0, 1, 2, 3]);
+        memory.set(node(3), 0);
+        memory.set(node(0) + 8, node(9));
+        let (found, torn) = walk(&memory);
+        assert!(found.is_none() && torn > 8, "{found:?}, {torn}");
+        // A circle that leaves out its head.
+        link(&memory, &[0, 1, 2, 3]);
+        memory.set(node(3), node(1));
+        assert_eq!(walk(&memory).0, None);
     }
 }

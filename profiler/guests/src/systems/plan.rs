@@ -219,10 +219,14 @@ impl CopyPlan {
         mut stack: Vec<u8>,
     ) -> Result<Vec<(u64, Vec<u8>)>, GuestError> {
         let (start, bytes) = (registers.rsp, stack.len());
-        // The functions of a Linux have no frame pointers.
-        let is_code = |address| self.linux.is_none() && self.has_code(address);
-        let read = |address, into: &mut [u8]| core.read(address, into);
-        let copied = stack::copy((start, registers.rbp), &mut stack, read, is_code)?;
+        let copied = match self.linux {
+            // Its functions have no frame pointers that would show the end.
+            Some(_) => core.read(start, &mut stack)?,
+            None => {
+                let read = |address, into: &mut [u8]| core.read(address, into);
+                stack::copy((start, registers.rbp), &mut stack, read, |address| self.has_code(address))?
+            }
+        };
         stack.truncate(copied);
         let room = bytes - copied;
         let left = if self.linux.is_some() { stack::left_stack(start, &stack) } else { None };
@@ -318,6 +322,7 @@ fn skid(core: &mut impl HeldCore, registers: Registers) -> Result<Skid, GuestErr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use glass_profiler_core::arch::x86_64::paging::Paging;
 
     /// A stack at this address.
     const STACK: u64 = 0x1000;
@@ -368,5 +373,106 @@ mod tests {
         assert_eq!(found(vec![0x38_0000, 0x2b, 0x202, 0x7000, 0x23]), None);
         assert_eq!(found(caller[..4].to_vec()), None);
         assert_eq!(found(Vec::new()), None);
+    }
+
+    const STACK_BYTES: u64 = 0x1000;
+    const KERNEL: Range<u64> = 0xffff_ffff_8100_0000..0xffff_ffff_8200_0000;
+    const KERNEL_STACK: u64 = 0xffff_c900_0000_4000;
+    const USER_STACK: u64 = 0x7fff_0000_0000;
+    const DIRECT_MAP: u64 = 0xffff_8880_0000_0000;
+    const TASK: u64 = 0x5000;
+
+    /// A vCPU of a Linux, which counts how often it is read from.
+    #[derive(Default)]
+    struct Counted {
+        /// What of its kernel stack is in use, up to its end.
+        kernel: Vec<u64>,
+        tid: u32,
+        reads: usize,
+    }
+
+    impl Counted {
+        /// In a system call of a process, or in a thread of the kernel, whose stacks end without registers.
+        fn in_kernel(is_call: bool) -> Counted {
+            let mut kernel = vec![0x1111; (STACK_BYTES / 8) as usize];
+            let at = kernel.len() - 5;
+            if is_call {
+                kernel[at..].copy_from_slice(&[0x40_1000, 0x33, 0x246, USER_STACK, 0x2b]);
+            }
+            Counted { kernel, tid: 7, reads: 0 }
+        }
+
+        /// The registers with which it is sampled.
+        fn state(&self, is_privileged: bool) -> CoreState {
+            let registers = match is_privileged {
+                true => Registers::new(KERNEL.start + 0x10, KERNEL_STACK - STACK_BYTES, 0),
+                false => Registers::new(0x40_1000, USER_STACK, 0),
+            };
+            let (width, paging) = (Width::Bits64, Paging::default());
+            CoreState { registers, paging, width, is_privileged, is_at_reset: false, interrupt_table: None }
+        }
+    }
+
+    impl AddressSpace for Counted {
+        fn read(&mut self, address: u64, into: &mut [u8]) -> Result<usize, GuestError> {
+            self.reads += 1;
+            let kernel: Vec<u8> = self.kernel.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let there = match address {
+                USER_STACK.. if address < USER_STACK + STACK_BYTES => &[0x22; STACK_BYTES as usize][..],
+                _ => kernel.get(address.wrapping_sub(KERNEL_STACK - STACK_BYTES) as usize..).unwrap_or(&[]),
+            };
+            let count = there.len().min(into.len());
+            into[..count].copy_from_slice(&there[..count]);
+            Ok(count)
+        }
+    }
+
+    impl HeldCore for Counted {
+        fn is_halted(&mut self) -> Result<bool, GuestError> {
+            Ok(false)
+        }
+
+        fn read_physical(&mut self, address: u64, into: &mut [u8]) -> bool {
+            self.reads += 1;
+            match (address, into.len()) {
+                (0x100, 8) => into.copy_from_slice(&(DIRECT_MAP + TASK).to_le_bytes()),
+                (0x5010, _) => into[..4].copy_from_slice(&self.tid.to_le_bytes()),
+                _ => return false,
+            }
+            true
+        }
+    }
+
+    /// How a Linux is sampled.
+    fn linux(tasks: Option<TaskPlan>) -> CopyPlan {
+        let linux = LinuxPlan { range: KERNEL, tasks, ..LinuxPlan::default() };
+        let programs = vec![KERNEL];
+        CopyPlan { stack_bytes: STACK_BYTES as u32, programs, linux: Some(linux), ..CopyPlan::default() }
+    }
+
+    #[test]
+    fn a_task_takes_at_most_three_reads_of_a_sample() {
+        let tasks = TaskPlan { slots: vec![0x100], direct_map: DIRECT_MAP, part: 0x10..0x200, tid: 0 };
+        let (with, without) = (linux(Some(tasks)), linux(None));
+        let take = |plan: &CopyPlan, mut core: Counted, is_privileged: bool| {
+            let state = core.state(is_privileged);
+            let sample = plan.sample(0, state, &mut core, plan.room()).unwrap();
+            (core.reads, sample)
+        };
+        // A thread of the kernel: the pointer and the task.
+        let thread = || Counted::in_kernel(false);
+        let ((before, _), (after, sample)) = (take(&without, thread(), true), take(&with, thread(), true));
+        assert_eq!((after - before, sample.segments.len()), (2, 1));
+        // A process: the stack too, which cannot be unwound without its files.
+        let ((before, _), (after, sample)) = (take(&without, thread(), false), take(&with, thread(), false));
+        assert_eq!((before, after, sample.segments[0].stack[0].1.len()), (0, 3, STACK_BYTES as usize));
+        // Its system call: two stacks.
+        let call = || Counted::in_kernel(true);
+        let ((before, _), (after, sample)) = (take(&without, call(), true), take(&with, call(), true));
+        assert_eq!((after - before, sample.segments.len(), sample.segments[1].mode), (3, 2, Mode::User));
+        assert_eq!(sample.task.map(|task| (task.address, task.bytes.len())), Some((DIRECT_MAP + TASK, 0x1f0)));
+        // Of a CPU that has no pointer nothing more is read.
+        let plan = linux(Some(TaskPlan::default()));
+        assert_eq!(take(&plan, thread(), true).0, take(&without, thread(), true).0);
     }
 }

@@ -41,7 +41,7 @@ use crate::memory::AddressSpace;
 use crate::memory::Physical;
 use crate::memory::{Ram, Translator};
 use crate::sys::{ChildSignals, monotonic_ns};
-use crate::systems::plan::{self, CopyPlan, HeldCore, Room};
+use crate::systems::plan::{self, CopyPlan, HeldCore, Room, TaskPlan};
 use crate::{Attempt, Guest, Taken};
 use affinity::Affinity;
 use page::RunPage;
@@ -319,6 +319,13 @@ impl KvmVm {
             longest = longest.max((Duration::from_nanos(times.0), Duration::from_nanos(times.1)));
         }
         Ok(Some(longest))
+    }
+
+    /// Exchanges how the tasks of a Linux are found for samples; without that these have none. It shows what tasks cost.
+    pub fn swap_tasks(&mut self, tasks: &mut Option<TaskPlan>) {
+        if let Some(linux) = &mut self.plan.linux {
+            std::mem::swap(&mut linux.tasks, tasks);
+        }
     }
 
     /// The number of signals that were passed on to the VMM.

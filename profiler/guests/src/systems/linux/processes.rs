@@ -3,8 +3,8 @@
 //! A sample has a copy of its task. All else is read after the stop, while the guest runs, and the task may have ended by then: it keeps its name,
 //! and what was known of its process before.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -414,7 +414,7 @@ impl Processes {
             return id;
         };
         let code: Vec<Vma> = all.into_iter().filter(|vma| vma.flags & EXECUTE != 0).collect();
-        let old = std::mem::replace(&mut known.code, code.clone());
+        let old: HashSet<Vma> = std::mem::replace(&mut known.code, code.clone()).into_iter().collect();
         let vdso = mappings::address_space(space, mm, &self.types.mappings, self.kernel.paging).map_or(0, |of| of.vdso);
         for vma in code.iter().filter(|vma| !old.contains(vma)) {
             if let Some((bias, program)) = self.program(space, vma, vdso) {
