@@ -40,7 +40,7 @@ struct Program {
 const COMPUTE: (&str, &str) = ("compute.c", include_str!("programs/compute.c"));
 
 #[rustfmt::skip]
-const PROGRAMS: [Program; 12] = [
+const PROGRAMS: [Program; 13] = [
     Program { name: "without-fp", source: COMPUTE, compiler: "gcc -O2 -g -fomit-frame-pointer" },
     Program { name: "with-fp", source: COMPUTE, compiler: "gcc -O2 -g -fno-omit-frame-pointer" },
     Program { name: "stripped", source: COMPUTE, compiler: "gcc -O2 -s" },
@@ -52,6 +52,7 @@ const PROGRAMS: [Program; 12] = [
     Program { name: "blocked", source: ("blocked.c", include_str!("programs/blocked.c")), compiler: "gcc -O2" },
     Program { name: "threads", source: ("threads.c", include_str!("programs/threads.c")), compiler: "gcc -O2 -pthread" },
     Program { name: "deep", source: ("deep.cpp", include_str!("programs/deep.cpp")), compiler: "g++ -O2 -pthread" },
+    Program { name: "calls", source: ("calls.c", include_str!("programs/calls.c")), compiler: "gcc -O2 -pthread" },
     Program { name: "collect", source: ("collect.c", include_str!("programs/collect.c")), compiler: "gcc -O2 -static" },
 ];
 
