@@ -8,6 +8,10 @@ use glass_tests::linux_guest::Release;
 use glass_tests::linux_guest::truth::{Process, Truth};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Whose stack it is, if it is no program's.
+const KERNEL: &str = "the kernel";
+/// The image of a frame that is no function, but a process.
+const PROCESS: &str = "[process]";
 /// Stands for code of a process of which no file is known.
 const NAMELESS: &str = "[guest user space]";
 /// Functions with which threads start, by which a whole stack is recognized: those that the kernel starts, and those of libraries behind which
@@ -27,6 +31,21 @@ const STARTS: [&str; 9] = [
 const OF_IDLE: [&str; 2] = ["do_idle", "cpu_startup_entry"];
 const OF_KERNEL_THREAD: [&str; 1] = ["kthread"];
 const OF_PROCESS: [&str; 2] = ["do_syscall_64", "syscall_exit_to_user_mode"];
+/// Where the processor enters the kernel or leaves it, and where its threads start: what else ends a stack of the kernel has cut it. These are the starts of names.
+const STARTS_OF_KERNEL: [&str; 12] = [
+    "asm_",
+    "entry_SYS",
+    "ret_from_fork",
+    "secondary_startup_64",
+    "common_startup_64",
+    "common_interrupt_return",
+    "error_entry",
+    "error_return",
+    "paranoid_e",
+    "swapgs_restore_regs",
+    "syscall_return_via_sysret",
+    "x86_64_start_",
+];
 /// Frames that are shown of a stack.
 const FRAMES_SHOWN: usize = 6;
 /// Samples with a wrong thread that are shown.
@@ -137,9 +156,14 @@ impl Part<'_> {
         if self.end != StackEnd::Complete {
             return Some(format!("{:?}", self.end));
         }
-        let outermost = self.frames.last()?;
+        // A thread that has no part of a process has its name at the end.
+        let outermost = self.frames.iter().rfind(|frame| frame.image != PROCESS)?;
+        if self.mode == Mode::Kernel {
+            let is_start = STARTS_OF_KERNEL.iter().any(|start| outermost.function.starts_with(start));
+            return (!is_start).then(|| "ends early".to_owned());
+        }
         let is_start = outermost.function.starts_with("0x") || STARTS.contains(&outermost.function.as_str());
-        (self.mode == Mode::User && !is_start).then(|| "ends early".to_owned())
+        (!is_start).then(|| "ends early".to_owned())
     }
 
     /// Its frames, the innermost first; of many the first and the last ones.
@@ -207,7 +231,7 @@ impl Seen {
                 self.nameless += nameless;
             }
             let Some(fault) = part.fault() else { continue };
-            let whose = if part.mode == Mode::User { program } else { "the kernel" };
+            let whose = if part.mode == Mode::User { program } else { KERNEL };
             let last = part.frames.last().map_or(String::new(), |frame| {
                 // A place without a name is one of many.
                 let function = if frame.function.starts_with("0x") { "no name" } else { &frame.function };
@@ -219,6 +243,12 @@ impl Seen {
             // What the kernel does there may be why.
             kind.example = parts.iter().map(Part::shown).collect::<Vec<_>>().join(" | ");
         }
+    }
+
+    /// The same without the stacks of programs among what is broken.
+    pub(super) fn of_kernel(mut self) -> Seen {
+        self.broken.retain(|(whose, ..), _| whose == KERNEL);
+        self
     }
 
     /// Adds what was seen in another recording.
@@ -374,7 +404,7 @@ mod tests {
         let profile = Profile {
             frames,
             stacks: vec![stack],
-            segments: vec![vec![segment(Mode::Kernel, 1, ends[0]), segment(Mode::User, 2, ends[1])]],
+            segments: vec![vec![segment(Mode::Kernel, 2, ends[0]), segment(Mode::User, 2, ends[1])]],
             samples: vec![Sample { thread: Some(0), segments: Some(0), ..Sample::default() }],
             processes: vec![process],
             threads: vec![thread],
@@ -386,6 +416,7 @@ mod tests {
     fn frames(function: &str, image: &str) -> Vec<Frame> {
         vec![
             frame("do_syscall_64", "linux-6.1", false),
+            frame("entry_SYSCALL_64_after_hwframe", "linux-6.1", false),
             frame("inlined", image, true),
             frame("write", image, false),
             frame(function, image, false),
@@ -417,9 +448,19 @@ mod tests {
         all.add(seen);
         let lines = all.most_broken(10);
         assert_eq!(lines.len(), 3);
-        let early = "1 x seven, ends early at main (seven), 6.1: do_syscall_64 (linux-6.1) | \
-            inlined (seven) < write (seven) < main (seven)";
+        let early = "1 x seven, ends early at main (seven), 6.1: do_syscall_64 (linux-6.1) < \
+            entry_SYSCALL_64_after_hwframe (linux-6.1) | inlined (seven) < write (seven) < main (seven)";
         assert!(lines.iter().any(|line| line.trim() == early), "{lines:?}");
+        // The frame of a process is not where its stack ends.
+        let mut named = frames("_start", "/app/seven");
+        named[1] = frame("kworker/0:1 54", "[process]", false);
+        named[0].function = "ret_from_fork_asm".to_owned();
+        assert_eq!(of(&recording(7, named, [StackEnd::Complete; 2])).broken_kernel, 0);
+        // One that counts as complete, and does not end where the kernel is entered.
+        let mut cut = frames("_start", "/app/seven");
+        cut[1].function = "__x86_indirect_thunk_rax".to_owned();
+        let cut = of(&recording(7, cut, [StackEnd::Complete; 2])).of_kernel();
+        assert_eq!((cut.with_kernel, cut.broken_kernel, cut.broken.len()), (1, 1, 1));
         let nameless = of(&recording(7, frames(NAMELESS, NAMELESS), [StackEnd::Complete; 2]));
         assert_eq!((nameless.nameless, nameless.whole), (1, 0));
     }

@@ -155,6 +155,12 @@ impl Guest {
         self.expect("start", PATIENCE).map(drop)
     }
 
+    /// Starts processes that call the kernel all the time, in many ways; they do not end. Processes come and go from then on.
+    pub fn start_calls(&mut self) -> Result<()> {
+        // Each kind of work that ends reports it.
+        self.expect("calls >/tmp/calls 2>&1 && sleep 2 && ! grep . /tmp/calls", PATIENCE).map(drop)
+    }
+
     /// Collects the truth and stops the VM right after it, so that little of it is out of date. [`resume`](Guest::resume) lets it run again.
     pub fn collect(&mut self) -> Result<Truth> {
         Truth::read(&self.collect_into(&self.folder.file("truth"))?)

@@ -53,6 +53,7 @@ const PROGRAMS: [Program; 13] = [
     Program { name: "threads", source: ("threads.c", include_str!("programs/threads.c")), compiler: "gcc -O2 -pthread" },
     Program { name: "storm", source: ("storm.c", include_str!("programs/storm.c")), compiler: "gcc -O2 -pthread" },
     Program { name: "deep", source: ("deep.cpp", include_str!("programs/deep.cpp")), compiler: "g++ -O2 -pthread" },
+    Program { name: "calls", source: ("calls.c", include_str!("programs/calls.c")), compiler: "gcc -O2 -pthread" },
     Program { name: "collect", source: ("collect.c", include_str!("programs/collect.c")), compiler: "gcc -O2 -static" },
 ];
 

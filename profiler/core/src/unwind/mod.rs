@@ -2,6 +2,7 @@
 //!
 //! The code that depends on the processor is in a module for each.
 
+mod orc;
 pub mod skid;
 pub mod x86_64;
 

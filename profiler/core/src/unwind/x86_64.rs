@@ -5,7 +5,7 @@
 //! and at `ret` the frame pointer still or already belongs to the caller; in assembly without a
 //! frame it always does.
 
-use super::{AddressSpace, CallChain, DEPTH_MAX, Placed, StackMemory};
+use super::{AddressSpace, CallChain, DEPTH_MAX, Placed, StackMemory, orc};
 use crate::arch::x86_64::Registers;
 use crate::arch::x86_64::orc::{OrcRegisters, OrcStep};
 use crate::cfi::registers::{RBP, RegisterFile};
@@ -54,9 +54,9 @@ pub(crate) fn unwind(
             return CallChain { calls, interrupted, end: StackEnd::TooDeep };
         }
         if let Some(orc) = placed.and_then(|placed| placed.image.orc.as_ref()) {
-            let step = orc.step(call.address, &mut by_orc, &mut read);
+            let step = orc::step(space, orc, (call.address, has_called), &mut by_orc, &mut read);
             frame = RegisterFile::of_frame(by_orc.ip, by_orc.sp, by_orc.bp);
-            has_called = step == OrcStep::Caller;
+            has_called = step == OrcStep::Caller && !orc::is_start(space, by_orc.ip);
             let end = match step {
                 OrcStep::Caller | OrcStep::Interrupted if frame.ip() != 0 => continue,
                 OrcStep::Caller | OrcStep::Interrupted | OrcStep::Start => StackEnd::Complete,

@@ -187,6 +187,126 @@ fn an_interrupts_stack_leads_to_the_one_that_it_left() {
     assert_eq!(unwind(&[(STACK, memory)]), (1, StackEnd::CopyEnded));
 }
 
+/// The kernel at `KERNEL`, with a function of 16 bytes for each entry.
+fn kernel(entries: &[Entry]) -> AddressSpace {
+    let range = KERNEL..KERNEL + 16 * entries.len() as u64;
+    let map = SymbolMap::parse(format!("{KERNEL:x} T _stext\n").as_bytes(), &[]).unwrap();
+    let mut space = AddressSpace::default();
+    space.add(range.clone(), 0, 0, Arc::new(Image::of_map(&map, range, Some(Arc::new(table(entries))))));
+    space
+}
+
+/// The calls of a stack, and its end.
+fn chain(space: &AddressSpace, registers: Registers, stack: &[(u64, u64)]) -> (Vec<u64>, StackEnd) {
+    let chain = unwind(space, registers, &words(stack));
+    (chain.calls.iter().map(|call| call.address).collect(), chain.end)
+}
+
+/// At `__x86_indirect_thunk_rax` stacks of 5.10 and 6.1 had one frame and counted as complete, those of 6.12 as without tables (2026-11-27).
+#[test]
+fn a_thunk_for_indirect_calls_has_no_rule() {
+    for ([call, all, _, end], without) in LAYOUTS.into_iter().zip([LAYOUTS[0][3], LAYOUTS[1][3], 0]) {
+        let space = kernel(&[
+            Entry(0, 0, 0, 0, without),
+            Entry(24, 0, SP, 0, call),
+            Entry(0, 0, SP, 0, all),
+            Entry(0, 0, 0, 0, end),
+            Entry(8, 0, SP, 0, call),
+            Entry(8, 0, SP, 0, call),
+        ]);
+        let user = (40 + 17 * 8, 0x33);
+        let whole = |inner: u64| vec![function(0) + inner, function(1) - 1, function(2) - 1];
+        // At its start; and behind its inner call.
+        let caller = [(0, function(1)), (24, function(2)), (32 + 17 * 8, 0x33)];
+        let registers = Registers::new(function(0), STACK, 0);
+        assert_eq!(chain(&space, registers, &caller), (whole(0), StackEnd::Complete));
+        let caller = [(0, function(0) + 2), (8, function(1)), (32, function(2)), user];
+        let inner = Registers::new(function(0) + 6, STACK, 0);
+        assert_eq!(chain(&space, inner, &caller), (whole(6), StackEnd::Complete));
+        // What is not behind a call is no return address, and the stack of a process is not read for one.
+        let alone = if without == 0 { StackEnd::NoUnwindInfo } else { StackEnd::Complete };
+        for word in [function(3), KERNEL - 0x1000, 0x40_1000, 0] {
+            assert_eq!(chain(&space, registers, &[(0, word)]), (vec![function(0)], alone), "{word:#x}");
+        }
+        let of_process = Registers::new(function(0), 0x7ffe_0000, 0);
+        assert_eq!(chain(&space, of_process, &[(0, function(1))]), (vec![function(0)], alone));
+        // An entry that means the end is one.
+        if without == 0 {
+            let ends = Registers::new(function(3), STACK, 0);
+            assert_eq!(chain(&space, ends, &[(0, function(1))]), (vec![function(3)], StackEnd::Complete));
+        }
+    }
+}
+
+/// The rules in `__switch_to_asm` are those of several variants of the code that fills the predictor of returns (5.10 and 6.1, 2026-11-27).
+#[test]
+fn patched_code_has_pushed_other_words_than_its_rule_expects() {
+    let space =
+        kernel(&[Entry(32, -16, SP, PREV_SP, 0), Entry(16, 0, SP, 0, 0), Entry(0, 0, 0, 0, 4), Entry(8, 0, SP, 0, 0)]);
+    let inner = function(0) - 1;
+    for (cfa, pushed) in [(32, vec![]), (24, vec![]), (40, vec![inner]), (48, vec![inner; 2])] {
+        for other in [0, 0x77] {
+            let pushed = pushed.iter().copied().chain([other; 8]).take(8).enumerate();
+            let pushed = pushed.map(|(at, word)| (8 * at as u64, word));
+            let frames = [(cfa - 16, STACK + 512), (cfa - 8, function(1)), (cfa + 8, function(2))];
+            let stack: Vec<(u64, u64)> = pushed.chain(frames).collect();
+            let found = chain(&space, Registers::new(function(0), STACK, 0), &stack);
+            let whole = vec![function(0), function(1) - 1, function(2) - 1];
+            assert_eq!(found, (whole, StackEnd::Complete), "{cfa} {other:#x}");
+        }
+    }
+    // A caller in code of which nothing is known is not passed over.
+    let stack = [(16, function(1)), (24, KERNEL + (1 << 20)), (32, function(1))];
+    let (calls, end) = chain(&space, Registers::new(function(0), STACK, 0), &stack);
+    assert_eq!((calls, end), (vec![function(0)], StackEnd::BadAddress));
+    // Code that has called was not interrupted among patched calls: its rule stands.
+    let stack = [(24, function(0)), (32 + 16, function(1))];
+    let (calls, end) = chain(&space, Registers::new(function(0), STACK, 0), &stack);
+    assert_eq!((calls, end), (vec![function(0), function(0) - 1], StackEnd::Complete));
+}
+
+/// A new task begins where no call leads: its first stacks broke in 6.1 (2026-11-27).
+#[test]
+fn a_function_is_started_by_a_return() {
+    let space = kernel(&[
+        Entry(16, 0, SP, 0, 0),
+        Entry(0, 0, 0, 0, 0),
+        Entry(0, 0, 0, 0, 4),
+        Entry(8, 0, SP, 0, 0),
+        Entry(8, 0, SP, 0, 0),
+    ]);
+    let start = KERNEL + 2 * 16;
+    let registers = Registers::new(function(0), STACK, 0);
+    let unwound = unwind(&space, registers, &words(&[(8, start)]));
+    let calls: Vec<u64> = unwound.calls.iter().map(|call| call.address).collect();
+    assert_eq!((calls, unwound.interrupted, unwound.end), (vec![function(0), start], vec![1], StackEnd::Complete));
+    // A call at the end of a function leads to the first byte of the next one, too.
+    let stack = [(8, KERNEL + 4 * 16), (16, function(2))];
+    let (calls, end) = chain(&space, registers, &stack);
+    assert_eq!((calls, end), (vec![function(0), KERNEL + 4 * 16 - 1, function(2) - 1], StackEnd::Complete));
+}
+
+/// Behind `call error_entry` the processor's frame is not where the rule has it, while that function copies the registers (6.12, 2026-11-27).
+#[test]
+fn an_entry_whose_registers_are_saved_by_a_function_that_it_calls() {
+    let space = kernel(&[Entry(8, 0, SP, 0, 0), Entry(8, 0, SP, 0, 2), Entry(16, 0, SP, 0, 0), Entry(0, 0, 0, 0, 4)]);
+    let registers = Registers::new(function(0), STACK, 0);
+    let saved = |code_segment| {
+        let all = 8;
+        let frame = [function(2), code_segment, 0x246, STACK + 400, 0x18];
+        let registers: Vec<(u64, u64)> = (16..).zip(frame).map(|(index, word)| (all + index * 8, word)).collect();
+        let stack = [(0, function(1)), (all + 8, 3), (all + 16, 0), (all + 24, 0x55b0_2e63_ecf8)];
+        let interrupted = [(408, function(3))];
+        chain(&space, Registers::new(function(0), STACK, 0), &[&stack[..], &registers, &interrupted].concat())
+    };
+    assert_eq!(saved(0x33), (vec![function(0), function(1) - 1], StackEnd::Complete));
+    let whole = vec![function(0), function(1) - 1, function(2), function(3) - 1];
+    assert_eq!(saved(0x10), (whole, StackEnd::Complete));
+    // The frame where the rule has it.
+    let frame = [(0, function(1)), (16, function(2)), (24, 0x33), (32, 0x246), (48, 0x2b)];
+    assert_eq!(chain(&space, registers, &frame), (vec![function(0), function(1) - 1], StackEnd::Complete));
+}
+
 #[test]
 fn tables_that_contradict_themselves_are_refused() {
     let parse = |addresses: &[i32], entries: usize| {

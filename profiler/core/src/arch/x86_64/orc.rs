@@ -300,6 +300,28 @@ impl OrcTable {
         }
     }
 
+    /// Whether there is a rule for an address by which its caller is found.
+    pub fn has_rule(&self, address: u64) -> bool {
+        let kind = self.find(address).map(|entry| self.kind(entry));
+        matches!(kind, Some(Kind::Call | Kind::Registers | Kind::InterruptFrame))
+    }
+
+    /// Whether an address has an entry without a rule, although the stack may not end there. Until 6.4 (`UNWIND_HINT_EMPTY`) one entry meant both.
+    pub fn is_without_rule(&self, address: u64) -> bool {
+        match self.find(address).map(|entry| self.kind(entry)) {
+            Some(Kind::Undefined) => true,
+            Some(Kind::EndOfStack) => self.layout != Layout::Type,
+            _ => false,
+        }
+    }
+
+    /// Whether an entry begins at an address, and the byte in front of it, of no function, has no rule.
+    pub fn is_start(&self, address: u64) -> bool {
+        let offset = address.checked_sub(self.base).and_then(|offset| u32::try_from(offset).ok());
+        let begins = offset.is_some_and(|offset| self.offsets.binary_search(&offset).is_ok());
+        begins && !self.has_rule(address.wrapping_sub(1))
+    }
+
     /// Goes from a function to its caller. `address` is within the calling instruction, in the terms of
     /// the table; `read` returns a word of the stack.
     pub fn step(
@@ -359,16 +381,22 @@ impl OrcTable {
             }
             Kind::Registers | Kind::InterruptFrame => {
                 // The processor pushes ip, cs, flags, sp and ss; the kernel the others below them.
-                let frame = if kind == Kind::Registers { sp.wrapping_add(saved::IP) } else { sp };
-                if word(frame.wrapping_add(8))? & 3 != 0 {
+                let below = registers.sp.wrapping_add(saved::IP);
+                let (all, frame) = match kind {
+                    Kind::Registers => (Some(sp), sp.wrapping_add(saved::IP)),
+                    _ if !is_frame(sp, &mut word) && is_frame(below, &mut word) => (Some(registers.sp), below),
+                    _ => (None, sp),
+                };
+                let code_segment = word(frame.wrapping_add(8))?;
+                if code_segment & 3 != 0 {
                     return Ok(None);
                 }
                 caller.ip = word(frame)?;
                 caller.sp = word(frame.wrapping_add(24))?;
                 caller.others = Others::Unknown;
-                if kind == Kind::Registers {
-                    caller.bp = word(sp.wrapping_add(saved::BP))?;
-                    caller.others = sp.checked_add(saved::BYTES).map_or(Others::Unknown, |_| Others::SavedAt(sp));
+                if let Some(all) = all {
+                    caller.bp = word(all.wrapping_add(saved::BP))?;
+                    caller.others = all.checked_add(saved::BYTES).map_or(Others::Unknown, |_| Others::SavedAt(all));
                 }
             }
             Kind::Undefined | Kind::EndOfStack => return Err(OrcStep::Unknown),
@@ -380,6 +408,18 @@ impl OrcTable {
         }
         Ok(Some(caller))
     }
+}
+
+/// Whether there may be what the processor pushes for an interrupt. The entry of an exception calls `error_entry`, which puts all registers below that
+/// frame, and continues as another function (`sync_regs`, in 6.12) or returns; until the entry's next instruction its rule is that of the frame alone.
+fn is_frame(at: u64, word: &mut impl FnMut(u64) -> Result<u64, OrcStep>) -> bool {
+    /// The highest selector (Intel SDM volume 3, 3.4.2), and a flag that is always set (volume 1, 3.4.3).
+    const SELECTOR_MAX: u64 = 0xffff;
+    const ALWAYS_SET: u64 = 1 << 1;
+    let mut field = |offset: u64| word(at.wrapping_add(offset)).unwrap_or(0);
+    let (code_segment, flags, stack_segment) = (field(8), field(16), field(32));
+    let are_selectors = (8..=SELECTOR_MAX).contains(&code_segment) && stack_segment <= SELECTOR_MAX;
+    are_selectors && flags & ALWAYS_SET != 0 && flags >> 32 == 0
 }
 
 /// Most entries are calls, whose type was 0 and is 2; the fourth bit was unused at first.

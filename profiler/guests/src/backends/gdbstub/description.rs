@@ -1,6 +1,8 @@
 //! The place of each register in the answer to `g`: QEMU describes it in XML, which it requires a client to read
 //! before it answers all requests.
 
+use std::borrow::Cow;
+
 use super::stub::Stub;
 use crate::arch::x86_64::gdb::Layout;
 use crate::error::GuestError;
@@ -18,7 +20,8 @@ fn read_file(stub: &mut Stub, name: &str) -> Result<String, GuestError> {
         if text.len() >= DESCRIPTION_BYTES_MAX {
             break;
         }
-        let answer = stub.ask_text(&format!("qXfer:features:read:{name}:{:x},7f0", text.len()))?;
+        let answers = stub.ask(&[format!("qXfer:features:read:{name}:{:x},7f0", text.len())])?;
+        let answer = answers.first().map_or(Cow::Borrowed(""), |answer| String::from_utf8_lossy(answer));
         match answer.split_at_checked(1) {
             Some(("l", rest)) => {
                 text.push_str(rest);
@@ -65,7 +68,7 @@ fn registers_of(xml: &str) -> Vec<(String, usize)> {
     tags(xml, "reg").filter_map(register).collect()
 }
 
-/// Reads the description and finds the registers in it.
+/// Reads the description, while the VM is held, and finds the registers in it.
 pub(super) fn read_layout(stub: &mut Stub) -> Result<Layout, GuestError> {
     let target = read_file(stub, "target.xml")?;
     let target = without_comments(&target);

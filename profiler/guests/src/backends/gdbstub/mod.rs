@@ -11,6 +11,7 @@
 //! In a QEMU that was started without gdbstub, one is started through its monitor.
 
 mod access;
+mod attach;
 mod client;
 mod connection;
 mod description;
@@ -23,7 +24,6 @@ mod switch;
 mod turn;
 mod whole;
 
-use std::io;
 use std::path::Path;
 
 use glass_profiler_core::arch::x86_64::paging::Translator;
@@ -37,7 +37,6 @@ use crate::backends::access::KnownVm;
 use crate::error::GuestError;
 use crate::files::OpenedFiles;
 use crate::find::Vm;
-use crate::find::vcpus::choose_vcpus;
 use crate::memory::AddressSpace;
 use crate::memory::Physical;
 use crate::memory::Ram;
@@ -47,10 +46,8 @@ pub use crate::systems::image::VmSettings;
 use crate::systems::plan::{CopyPlan, HeldCore};
 use crate::{Attempt, Guest, Taken};
 use client::{bytes_of, protocol};
-use connection::Connection;
-use freeze::Freezer;
 use stub::{Hold, Stub};
-use switch::{Found, Switch};
+use switch::Switch;
 
 /// The registers of a core as they were sent, and whether it is halted.
 type Digits = (Vec<u8>, bool);
@@ -84,23 +81,6 @@ pub struct QemuVm {
 
 /// How often a sample is repeated because the owner has continued the VM between two of its requests.
 const REPEATS_MAX: u32 = 3;
-/// Bytes that are compared at each address to find out which file is the RAM.
-const BYTES_COMPARED: usize = 64;
-
-/// A file's bytes beside those that QEMU reads.
-#[derive(Debug, Clone, Copy, Default)]
-struct Comparison {
-    /// How many are the same and not 0 (memory that was never written is 0).
-    same: usize,
-    differs: bool,
-}
-
-impl Comparison {
-    fn compare(&mut self, expected: &[u8], found: &[u8]) {
-        self.differs |= expected != found;
-        self.same += expected.iter().zip(found).filter(|(expected, found)| expected == found && **found != 0).count();
-    }
-}
 
 /// A core that the gdbstub holds.
 struct Core<'a> {
@@ -155,66 +135,6 @@ impl QemuVm {
         KnownVm::of(QemuVm::connect(vm, &vcpus)?, image, &memories)
     }
 
-    /// Connects, for samples of these vCPUs, of all if none is given. What the VM runs is not known yet.
-    pub(crate) fn connect(vm: &Vm, vcpus: &[u32]) -> Result<QemuVm, GuestError> {
-        let (address, switch) = match (&vm.gdb, &vm.monitor) {
-            (Some(address), _) => (address.clone(), None),
-            (None, Some(monitor)) => match Switch::find(vm.pid, monitor)? {
-                Found::On(address) => (address, None),
-                Found::Off(switch) => (switch.address(), Some(switch)),
-            },
-            (None, None) => return Err(GuestError::NoGdbstub(vm.pid)),
-        };
-        let mut warnings = Vec::new();
-        let start_ns = monotonic_ns();
-        let mut stub = Stub::new(Connection::open(&address, switch.as_ref())?);
-        // From here on the VM is stopped, even if we are killed. A `stop` of the owner until it is continued is lost, so it is soon.
-        let vcpu_threads = stub.vcpu_threads()?;
-        let threads = stub.vcpus()?;
-        stub.go()?;
-        let is_exact = vm.accel == "kvm";
-        if let Err(error) = prepare_to_freeze(&mut stub, vm.pid, &vcpu_threads) {
-            warnings.push(without_freezer(is_exact, &error));
-        }
-        let layout = description::read_layout(&mut stub)?;
-        let wanted = choose_vcpus(vcpus, threads.len())?;
-        let mut attached = QemuVm {
-            pid: vm.pid,
-            stub,
-            switch,
-            layout,
-            memory: None,
-            threads,
-            wanted,
-            is_exact,
-            plan: CopyPlan::default(),
-            first_state: None,
-            paused_samples: 0,
-            left_behind: None,
-            detached: false,
-            frozen_ns: 0,
-            warnings,
-        };
-        attached.choose_memory()?;
-        let hold = attached.read_first_state()?;
-        match hold {
-            Hold::Paused => {
-                attached.warnings.push("the VM is paused, and stays so until its owner starts it".to_owned())
-            }
-            _ => attached.frozen_ns = monotonic_ns() - start_ns,
-        }
-        Ok(attached)
-    }
-
-    /// The registers of the first core, kept for the first who wants them, and how the VM was.
-    fn read_first_state(&mut self) -> Result<Hold, GuestError> {
-        let (hold, cores) = self.hold(&[self.wanted[0]])?;
-        self.stub.go()?;
-        self.first_state =
-            Some(cores.first().map(|(state, _)| *state).ok_or_else(|| protocol("ended the connection"))?);
-        Ok(hold)
-    }
-
     /// Holds the VM, until [`Stub::go`]; the states of these cores, and whether each is halted. None if it has ended.
     fn hold(&mut self, indices: &[usize]) -> Result<(Hold, Vec<(CoreState, bool)>), GuestError> {
         let (hold, cores) = self.hold_digits(indices)?;
@@ -225,27 +145,8 @@ impl QemuVm {
 
     /// The same with the registers as they were sent.
     fn hold_digits(&mut self, indices: &[usize]) -> Result<(Hold, Vec<Digits>), GuestError> {
-        let mut commands = Vec::with_capacity(3 * indices.len());
-        for index in indices {
-            let thread = &self.threads[*index];
-            commands.extend([format!("Hg{thread}"), "g".to_owned(), format!("qThreadExtraInfo,{thread}")]);
-        }
-        let (hold, answers) = self.stub.hold(&commands)?;
-        if hold == Hold::Ended {
-            return Ok((hold, Vec::new()));
-        }
-        let mut cores = Vec::with_capacity(indices.len());
-        for answer in answers.chunks(3) {
-            let [selected, registers, info] = answer else { break };
-            if selected != b"OK" {
-                return Err(protocol("does not accept a vCPU that it listed"));
-            }
-            cores.push((registers.clone(), is_halted(info)));
-        }
-        if cores.len() < indices.len() {
-            return Err(protocol("did not answer for each vCPU"));
-        }
-        Ok((hold, cores))
+        let threads: Vec<&str> = indices.iter().map(|index| self.threads[*index].as_str()).collect();
+        read_digits(&mut self.stub, &threads)
     }
 
     /// The way to the memory of a core of the held VM.
@@ -253,51 +154,6 @@ impl QemuVm {
         let (translator, thread) = (Translator::new(state.paging), self.threads[index].as_str());
         let (memory, is_exact) = (self.memory.as_ref(), self.is_exact);
         (Core { stub: &mut self.stub, memory, translator, thread, is_halted, is_exact }, &self.plan)
-    }
-
-    /// Finds out which memory of QEMU is the RAM: that which holds what QEMU reads there. Of several, the nodes of a
-    /// NUMA machine say, nothing else shows it. Memory that is no file is read with the rights of a debugger.
-    fn choose_memory(&mut self) -> Result<(), GuestError> {
-        let mut blocks = match Ram::candidates(self.pid) {
-            Ok(candidates) => candidates,
-            Err(error) => {
-                self.warnings.push(format!("the VM's RAM cannot be mapped ({error}), so it is read through the gdbstub, which makes pauses some times longer"));
-                return Ok(());
-            }
-        };
-        if !self.stub.can_freeze() || blocks.iter().any(Ram::is_file) {
-            blocks.retain(Ram::is_file);
-        }
-        if blocks.is_empty() {
-            self.warnings.push("the VM's RAM is no memfd, so it is read through the gdbstub, which makes pauses some times longer: start QEMU with `-object memory-backend-memfd,share=on`".to_owned());
-            return Ok(());
-        }
-        let mut seen = vec![Comparison::default(); blocks.len()];
-        for index in 0..self.threads.len() {
-            let (_, cores) = self.hold(&[index])?;
-            let Some((state, _)) = cores.first() else { break };
-            let (core, _) = self.core(index, state, false);
-            for address in [state.registers.rsp, state.registers.rip] {
-                let mut expected = [0; BYTES_COMPARED];
-                let bytes = core.stub.read_memory(core.thread, address, &mut expected)?;
-                for (block, seen) in blocks.iter().zip(&mut seen) {
-                    let mut found = [0; BYTES_COMPARED];
-                    let read = Translator::new(state.paging).read(block, address, &mut found[..bytes]);
-                    seen.compare(&expected[..read], &found[..read]);
-                }
-            }
-            self.stub.go()?;
-            if seen.iter().any(|seen| seen.same > 0) {
-                break;
-            }
-        }
-        let best = (0..blocks.len()).filter(|index| !seen[*index].differs).max_by_key(|index| seen[*index].same);
-        let is_only = |index: usize| blocks.len() == 1 && blocks[index].is_file();
-        match best.filter(|best| seen[*best].same > 0 || is_only(*best)) {
-            Some(best) => self.memory = Some(blocks.swap_remove(best)),
-            None => self.warnings.push("which memory of QEMU is the VM's RAM is not clear yet, so it is read through the gdbstub, which makes pauses some times longer: record again once the guest runs".to_owned()),
-        }
-        Ok(())
     }
 
     /// One sample of each wanted core, and how the VM was.
@@ -325,19 +181,28 @@ impl QemuVm {
     }
 }
 
-/// Lets the vCPUs be kept from running while the VM is held. An emulated VM is then sampled at the moment of the request, too.
-fn prepare_to_freeze(stub: &mut Stub, pid: u32, threads: &[u32]) -> io::Result<()> {
-    if threads.is_empty() {
-        return Err(io::Error::other("QEMU does not name them"));
+/// Holds a VM, until [`Stub::go`]; the registers of these vCPUs. None if it has ended.
+fn read_digits(stub: &mut Stub, threads: &[&str]) -> Result<(Hold, Vec<Digits>), GuestError> {
+    let mut commands = Vec::with_capacity(3 * threads.len());
+    for thread in threads {
+        commands.extend([format!("Hg{thread}"), "g".to_owned(), format!("qThreadExtraInfo,{thread}")]);
     }
-    stub.freeze_with(pid, Freezer::new(pid, threads)?)
-}
-
-fn without_freezer(is_exact: bool, error: &io::Error) -> String {
-    let late = if is_exact { "" } else { ", and too many samples show the guest waiting for its devices" };
-    format!(
-        "the threads of QEMU cannot be stopped ({error}), so a `stop` of the VM's owner is lost if it arrives during a sample{late}: run glass with CAP_SYS_PTRACE (as root, say)"
-    )
+    let (hold, answers) = stub.hold(&commands)?;
+    if hold == Hold::Ended {
+        return Ok((hold, Vec::new()));
+    }
+    let mut cores = Vec::with_capacity(threads.len());
+    for answer in answers.chunks(3) {
+        let [selected, registers, info] = answer else { break };
+        if selected != b"OK" {
+            return Err(protocol("does not accept a vCPU that it listed"));
+        }
+        cores.push((registers.clone(), is_halted(info)));
+    }
+    if cores.len() < threads.len() {
+        return Err(protocol("did not answer for each vCPU"));
+    }
+    Ok((hold, cores))
 }
 
 /// Whether QEMU reports a vCPU as halted, in its text for humans ("CPU#0 [halted ]"), which has been stable for a decade.

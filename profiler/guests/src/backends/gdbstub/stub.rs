@@ -95,15 +95,15 @@ impl<L: Line> Stub<L> {
         Stub { line, holding: Holding::new(), noted_held: true, has_read: false, is_torn: false, is_gone: false }
     }
 
-    /// Whether the vCPUs can be kept from running, which takes the rights of a debugger.
-    pub(super) fn can_freeze(&self) -> bool {
-        self.holding.can_freeze
-    }
-
     /// Sets whether the vCPUs can be kept from running.
     pub(super) fn freeze_from_now_on(&mut self, can_freeze: bool) {
         self.holding.can_freeze = can_freeze;
         self.notify_watchdog();
+    }
+
+    /// Whether its owner has paused the VM, as far as is known after a hold.
+    pub(super) fn is_paused(&self) -> bool {
+        self.holding.holder() == Holder::Owner
     }
 
     #[cfg(test)]
@@ -281,15 +281,7 @@ impl<L: Line> Stub<L> {
         self.is_torn
     }
 
-    /// The answer to a command for which the VM is held alone, as text.
-    pub(super) fn ask_text(&mut self, command: &str) -> Result<String, GuestError> {
-        let (_, answers) = self.hold(&[command.to_owned()])?;
-        self.go()?;
-        let answer = answers.first().ok_or_else(|| protocol("ended the connection"))?;
-        Ok(String::from_utf8_lossy(answer).into_owned())
-    }
-
-    /// The threads of QEMU that run the vCPUs, each once; none if QEMU does not list them. Call it in the hold of [`Stub::connect`].
+    /// The threads of QEMU that run the vCPUs, each once; none if QEMU does not list them. Call it in the hold of the connection.
     pub(super) fn vcpu_threads(&mut self) -> Result<Vec<u32>, GuestError> {
         let words: String = b"info cpus".iter().map(|byte| format!("{byte:02x}")).collect();
         // The output comes in parts, then the answer.
