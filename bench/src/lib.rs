@@ -70,7 +70,7 @@ pub const BENCHMARKS: [Benchmark; 17] = [
     Benchmark { name: "xen", parts: &xen::PARTS },
     Benchmark { name: "web", parts: &web::PARTS },
     Benchmark { name: "vsock", parts: &[("", vsock::run)] },
-    Benchmark { name: "linux", parts: &[("", linux::run)] },
+    Benchmark { name: "linux", parts: &linux::PARTS },
 ];
 
 /// One part of one benchmark.

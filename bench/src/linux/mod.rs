@@ -8,7 +8,9 @@ mod equal;
 mod monitor;
 mod ram;
 mod samples;
+mod shares;
 
+use crate::Part;
 use crate::figure::Figure;
 use crate::outcome::Outcome;
 use crate::run::Run;
@@ -41,8 +43,11 @@ const SEARCHES: usize = 5;
 /// Kinds of broken stacks that are shown.
 const SHOWN: usize = 10;
 
+/// The parts of this measurement.
+pub const PARTS: [Part; 2] = [("guests", run), ("shares", shares::run)];
+
 /// Records a guest of each kernel.
-pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
+fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
     if !programs::has_qemu() {
         outcome.skip("qemu-system-x86_64 is not installed");
         return Ok(());
