@@ -317,7 +317,7 @@ impl CopyPlan {
     }
 }
 
-/// Where the stack of a goroutine goes on, and how much of it is copied.
+/// Where the stack of a goroutine continues, and how much of it is copied.
 fn goroutine(
     core: &mut impl HeldCore,
     start: u64,
