@@ -9,6 +9,7 @@ mod monitor;
 mod pause;
 mod ram;
 mod samples;
+mod shares;
 
 use crate::Part;
 use crate::figure::Figure;
@@ -45,7 +46,7 @@ const SEARCHES: usize = 5;
 const SHOWN: usize = 10;
 
 /// The measurements.
-pub const PARTS: [Part; 2] = [("guests", run), ("pause", pause::measure)];
+pub const PARTS: [Part; 3] = [("guests", run), ("pause", pause::measure), ("shares", shares::run)];
 
 /// Records a guest of each kernel.
 fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {

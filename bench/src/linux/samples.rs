@@ -16,7 +16,7 @@ const PROCESS: &str = "[process]";
 const NAMELESS: &str = "[guest user space]";
 /// Functions with which threads start, by which a whole stack is recognized: those that the kernel starts, and those of libraries behind which
 /// there is no more of the program. One without a name is taken for one.
-const STARTS: [&str; 9] = [
+const STARTS: [&str; 12] = [
     "_start",
     "_start_c",
     "clone",
@@ -26,6 +26,9 @@ const STARTS: [&str; 9] = [
     "_dl_start_user",
     "start_thread",
     "libc_start_main_stage2",
+    "runtime.goexit",
+    "runtime.mstart",
+    "runtime.mcall",
 ];
 /// Functions of the kernel that show whose stack it is: that of the idle task, of a thread of the kernel, of a process.
 const OF_IDLE: [&str; 2] = ["do_idle", "cpu_startup_entry"];

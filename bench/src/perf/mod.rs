@@ -6,7 +6,7 @@
 mod cases;
 mod corpus;
 mod described;
-mod names;
+pub(crate) mod names;
 mod shares;
 mod stacks;
 

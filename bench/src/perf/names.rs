@@ -1,10 +1,10 @@
 //! Names in a form that both profilers share: each has its own demangler, and chooses among the names of one address.
 
 /// Stands for code without a name.
-pub(super) const UNKNOWN: &str = "[no name]";
+pub(crate) const UNKNOWN: &str = "[no name]";
 
 /// The name without the parts in which demanglers and compilers differ: parameters, a template's result, copies, aliases.
-pub(super) fn normal(name: &str) -> String {
+pub(crate) fn normal(name: &str) -> String {
     let name = name.trim();
     let is_address = name.strip_prefix("0x").is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
     if name.is_empty() || is_address || ["[unknown]", "[generated code]"].contains(&name) {

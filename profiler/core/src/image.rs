@@ -15,7 +15,7 @@ use crate::relocatable::{self, Layout};
 
 /// Functions that no function called: where a thread, a process or a core starts. Their callers
 /// are not looked for, whatever lies on the stack above them.
-const ROOTS: [&str; 11] = [
+const ROOTS: [&str; 16] = [
     "glass_start",
     "_start",
     "_dl_start_user",
@@ -28,6 +28,31 @@ const ROOTS: [&str; 11] = [
     "start64",
     // What musl starts `main` from; there are no unwind tables for its callers.
     "libc_start_main_stage2",
+    // Go (runtime/asm_amd64.s): where goroutines start; where threads of the runtime start, behind functions of C without unwind tables if the
+    // program has some; the scheduler, which never returns to the goroutine that called it. In tables of symbols assembly has a suffix.
+    "runtime.goexit",
+    "runtime.goexit.abi0",
+    "runtime.mstart",
+    "runtime.mstart.abi0",
+    "runtime.mcall",
+];
+
+/// Functions of Go that call another one on another stack than that on which they were called: the thread's instead of the goroutine's, or
+/// the other way round. The tables describe neither.
+const SWITCHES: [&str; 12] = [
+    "runtime.systemstack",
+    "runtime.systemstack.abi0",
+    "runtime.asmcgocall",
+    "runtime.asmcgocall.abi0",
+    "runtime.cgocallback",
+    "runtime.cgocallback.abi0",
+    "runtime.morestack",
+    "runtime.morestack.abi0",
+    // They call the vDSO.
+    "runtime.nanotime1",
+    "runtime.nanotime1.abi0",
+    "runtime.walltime",
+    "runtime.walltime.abi0",
 ];
 
 /// The most segments of a program, and the most functions without a caller: each is compared with many addresses.
@@ -64,6 +89,8 @@ pub struct Image {
     /// Why its unwind tables are not used, although it has some.
     pub without_tables: Option<ImageError>,
     roots: Vec<Range<u64>>,
+    /// Linked addresses of functions that call others on another stack.
+    switches: Vec<Range<u64>>,
     symbols: Vec<(String, u64)>,
     /// The addresses of a program of which only a map is known.
     mapped: Option<Range<u64>>,
@@ -144,12 +171,14 @@ impl Image {
             let offset = build_id.as_ref().and_then(|id| data.windows(id.len()).position(|window| window == id))?;
             loaded.then(|| section.address().wrapping_add(offset as u64))
         });
-        let mut roots = Vec::new();
+        let (mut roots, mut switches) = (Vec::new(), Vec::new());
         let mut symbols = Vec::new();
         for symbol in file.symbols().chain(file.dynamic_symbols()).filter(|symbol| symbol.is_definition()) {
             let Ok(name) = symbol.name() else { continue };
-            if ROOTS.contains(&name) && roots.len() < ROOTS_MAX {
-                roots.push(symbol.address()..symbol.address().saturating_add(symbol.size().max(1)));
+            for (names, found) in [(&ROOTS[..], &mut roots), (&SWITCHES[..], &mut switches)] {
+                if names.contains(&name) && found.len() < ROOTS_MAX {
+                    found.push(symbol.address()..symbol.address().saturating_add(symbol.size().max(1)));
+                }
             }
             if keep_symbols.contains(&name) {
                 symbols.push((name.to_owned(), symbol.address()));
@@ -166,6 +195,7 @@ impl Image {
             frames,
             without_tables,
             roots,
+            switches,
             symbols,
             mapped: None,
             orc: None,
@@ -196,6 +226,7 @@ impl Image {
             frames: Frames::default(),
             without_tables: None,
             roots: map.functions(&ROOTS),
+            switches: map.functions(&SWITCHES),
             symbols: Vec::new(),
             mapped: Some(range),
             orc,
@@ -208,6 +239,7 @@ impl Image {
     #[must_use]
     pub fn with_map(mut self, map: &SymbolMap) -> Image {
         self.roots.extend(map.functions(&ROOTS));
+        self.switches.extend(map.functions(&SWITCHES));
         self
     }
 
@@ -264,6 +296,16 @@ impl Image {
     /// Whether a linked address is in a function without a caller.
     pub fn is_root(&self, address: u64) -> bool {
         self.roots.iter().any(|range| range.contains(&address))
+    }
+
+    /// Whether a linked address is in a function that calls others on another stack than its own.
+    pub fn switches_stack(&self, address: u64) -> bool {
+        self.switches.iter().any(|range| range.contains(&address))
+    }
+
+    /// Whether any function has unwind tables.
+    pub(crate) fn has_tables(&self) -> bool {
+        !self.frames.is_empty()
     }
 
     /// Whether there is machine code at a linked address.

@@ -36,6 +36,8 @@ pub enum Broken {
     NotLongMode,
     /// [`StackEnd::RuleFailed`].
     RuleFailed,
+    /// [`StackEnd::OtherStack`].
+    OtherStack,
     /// The track was running, but no function is known.
     NoFrames,
     /// The sample names a stack, or the stack a frame, that the recording does not hold.
@@ -51,6 +53,7 @@ impl Broken {
         Broken::BadAddress,
         Broken::NotLongMode,
         Broken::RuleFailed,
+        Broken::OtherStack,
         Broken::NoFrames,
         Broken::Missing,
     ];
@@ -65,6 +68,7 @@ impl Broken {
             StackEnd::BadAddress => Some(Broken::BadAddress),
             StackEnd::NotLongMode => Some(Broken::NotLongMode),
             StackEnd::RuleFailed => Some(Broken::RuleFailed),
+            StackEnd::OtherStack => Some(Broken::OtherStack),
         }
     }
 
@@ -76,6 +80,7 @@ impl Broken {
             Broken::BadAddress => "bad address",
             Broken::NotLongMode => "not in 64-bit mode",
             Broken::RuleFailed => "an unwind rule has no result",
+            Broken::OtherStack => "the callers are on another stack",
             Broken::NoFrames => "no frames",
             Broken::Missing => "missing from the recording",
         }

@@ -18,11 +18,13 @@ pub enum StackEnd {
     NotLongMode,
     /// The unwind tables have a rule for this address that leads nowhere: it needs a register that is not known, or is damaged.
     RuleFailed,
+    /// The function runs on another stack than its callers, which was not copied.
+    OtherStack,
 }
 
 impl StackEnd {
     /// All of them.
-    pub const ALL: [StackEnd; StackEnd::RuleFailed as usize + 1] = [
+    pub const ALL: [StackEnd; StackEnd::OtherStack as usize + 1] = [
         StackEnd::Complete,
         StackEnd::CopyEnded,
         StackEnd::TooDeep,
@@ -30,5 +32,6 @@ impl StackEnd {
         StackEnd::BadAddress,
         StackEnd::NotLongMode,
         StackEnd::RuleFailed,
+        StackEnd::OtherStack,
     ];
 }

@@ -23,6 +23,7 @@ mount -t ext4 "$(disk root)" /root || echo "no root"
 for name in truth frozen; do
     ln -s "$(disk $name)" "/dev/$name"
 done
+[ "$(disk tools)" ] && mount -t ext4 -o ro "$(disk tools)" /root/tools
 for folder in dev proc sys; do
     mount --move /$folder /root/$folder
 done

@@ -5,10 +5,12 @@
 
 mod debian;
 mod root;
+mod tools;
 pub mod truth;
 
 pub use debian::{Kernel, Release};
 pub use root::Root;
+pub use tools::tools;
 
 use crate::emulated::{Done, PANIC};
 use crate::folder::Folder;
@@ -53,12 +55,25 @@ pub struct Settings {
     pub vcpus: u32,
     /// More words for the kernel.
     pub words: String,
+    /// A disk to mount at `/tools`, which is only read.
+    pub tools: Option<PathBuf>,
+    /// More options of QEMU.
+    pub options: Vec<String>,
 }
 
 impl Settings {
     /// One GiB, two vCPUs, five levels, and page tables as the kernel chooses.
     pub fn new(release: Release) -> Settings {
-        Settings { release, five_levels: true, isolation: false, memory_mib: 1024, vcpus: 2, words: String::new() }
+        Settings {
+            release,
+            five_levels: true,
+            isolation: false,
+            memory_mib: 1024,
+            vcpus: 2,
+            words: String::new(),
+            tools: None,
+            options: Vec::new(),
+        }
     }
 
     /// The guests of the long tests: the other releases than bookworm's, and that with isolated page tables of four levels.
@@ -270,6 +285,11 @@ fn qemu(parts: &Parts, settings: &Settings, folder: &Folder) -> Command {
         qemu.arg("-drive").arg(format!("if=none,id={name},format=raw,file={}", image.display()));
         qemu.arg("-device").arg(format!("virtio-blk-pci,drive={name},serial={name}"));
     }
+    if let Some(tools) = &settings.tools {
+        qemu.arg("-drive").arg(format!("if=none,id=tools,format=raw,readonly=on,file={}", tools.display()));
+        qemu.args(["-device", "virtio-blk-pci,drive=tools,serial=tools"]);
+    }
+    qemu.args(&settings.options);
     qemu
 }
 

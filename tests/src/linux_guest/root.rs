@@ -4,7 +4,7 @@ use super::debian::{Kernel, Release};
 use crate::archive::Archive;
 use crate::cache;
 use crate::emulated::packages;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -20,27 +20,50 @@ const SHELL_PACKAGE: &str = "busybox-static";
 /// An interpreter, as an example of a large program, with a small library, and what it is linked with.
 const INTERPRETER_PACKAGES: [&str; 4] = ["python3.11-minimal", "libpython3.11-minimal", "zlib1g", "libexpat1"];
 const INTERPRETER: &str = "usr/bin/python3.11";
-const FOLDERS: [&str; 9] = ["dev", "proc", "sys", "tmp", "etc", "root", "frozen", "app", "bin"];
+const FOLDERS: [&str; 10] = ["dev", "proc", "sys", "tmp", "etc", "root", "frozen", "tools", "app", "bin"];
 /// Changes when a root is made in another way.
 const MAKER: &str = "1";
 
+/// A server and its load, in a namespace of its own, and what they are linked with.
+const SERVER_PACKAGES: [&str; 13] = [
+    "redis-server",
+    "redis-tools",
+    "libatomic1",
+    "libjemalloc2",
+    "liblzf1",
+    "libssl3",
+    "libsystemd0",
+    "libcap2",
+    "libgcrypt20",
+    "libgpg-error0",
+    "liblz4-1",
+    "liblzma5",
+    "libzstd1",
+];
+const SERVERS: [&str; 2] = ["usr/bin/redis-server", "usr/bin/redis-benchmark"];
+/// Where packages have their libraries.
+const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
 /// Another library of C, with which static programs are linked.
 const MUSL_PACKAGE: &str = "musl-dev";
 const MUSL: &str = "M=../musl/usr/lib/x86_64-linux-musl; gcc -O2 -static -nostdinc -isystem ../musl/usr/include/x86_64-linux-musl \
     -nostdlib $M/crt1.o $M/crti.o SOURCE $M/libc.a -lgcc $M/crtn.o";
 
-/// A program of the root: the name in its folder `app`, the name and text of the source, and the compiler with its options, behind which the
-/// source is put if it has no word `SOURCE`.
+/// A program of the root: the name in its folder `app`, the name and text of the source, and the compiler with its options, in
+/// which `SOURCE` and `OUTPUT` stand for the files; without these words they are put behind it.
 struct Program {
     name: &'static str,
     source: (&'static str, &'static str),
     compiler: &'static str,
 }
 
+/// A machine without this compiler has guests without its programs.
+const GO: &str = "go build";
+const GO_VERSION: &str = "go version || true";
+
 const COMPUTE: (&str, &str) = ("compute.c", include_str!("programs/compute.c"));
 
 #[rustfmt::skip]
-const PROGRAMS: [Program; 13] = [
+const PROGRAMS: [Program; 17] = [
     Program { name: "without-fp", source: COMPUTE, compiler: "gcc -O2 -g -fomit-frame-pointer" },
     Program { name: "with-fp", source: COMPUTE, compiler: "gcc -O2 -g -fno-omit-frame-pointer" },
     Program { name: "stripped", source: COMPUTE, compiler: "gcc -O2 -s" },
@@ -54,6 +77,9 @@ const PROGRAMS: [Program; 13] = [
     Program { name: "storm", source: ("storm.c", include_str!("programs/storm.c")), compiler: "gcc -O2 -pthread" },
     Program { name: "deep", source: ("deep.cpp", include_str!("programs/deep.cpp")), compiler: "g++ -O2 -pthread" },
     Program { name: "calls", source: ("calls.c", include_str!("programs/calls.c")), compiler: "gcc -O2 -pthread" },
+    Program { name: "goroutines", source: ("goroutines.go", include_str!("programs/goroutines.go")), compiler: "CGO_ENABLED=0 go build -o OUTPUT SOURCE" },
+    Program { name: "go-calls-c", source: ("calls-c.go", include_str!("programs/calls-c.go")), compiler: "CGO_ENABLED=1 go build -o OUTPUT SOURCE" },
+    Program { name: "kernel-mix", source: ("kernel-mix.c", include_str!("programs/kernel-mix.c")), compiler: "gcc -O2" },
     Program { name: "collect", source: ("collect.c", include_str!("programs/collect.c")), compiler: "gcc -O2 -static" },
 ];
 
@@ -74,16 +100,18 @@ impl Root {
         let shell = Release::Bookworm61.packages("shell", &[SHELL_PACKAGE])?;
         let musl = Release::Bookworm61.packages("musl", &[MUSL_PACKAGE])?;
         let interpreter = Release::Bookworm61.packages("interpreter", &INTERPRETER_PACKAGES)?;
+        let server = Release::Bookworm61.packages("server", &SERVER_PACKAGES)?;
         // Programs are linked with the libraries of this machine.
         let compiler = run(Path::new("/"), "gcc -dumpfullversion && gcc -print-file-name=libc.so.6 | xargs cksum")?;
-        let packages = [&shell, &musl, &interpreter].map(|folder| folder.to_string_lossy().into_owned());
-        let mut made_by = [MAKER, &packages.concat(), &compiler].concat();
+        let go = run(Path::new("/"), GO_VERSION)?;
+        let packages = [&shell, &musl, &interpreter, &server].map(|folder| folder.to_string_lossy().into_owned());
+        let mut made_by = [MAKER, &packages.concat(), &compiler, &go].concat();
         for program in &PROGRAMS {
             made_by += &[program.name, program.source.1, program.compiler].concat();
         }
         SCRIPTS.iter().for_each(|(_, text)| made_by += text);
         let key = format!("linux-guest-root-{}", cache::digest(made_by.as_bytes()));
-        let folder = cache::filled(&key, |folder| make([&shell, &musl, &interpreter], folder))?;
+        let folder = cache::filled(&key, |folder| make([&shell, &musl, &interpreter, &server], folder))?;
         let file = |name: &str| folder.join(name);
         Ok(Root { image: file("root.img"), frozen: file("frozen.img"), files: file("root") })
     }
@@ -105,9 +133,9 @@ impl Root {
     }
 }
 
-/// `packages` are folders with those of the shell, of musl and of the interpreter.
-fn make(packages: [&Path; 3], folder: &Path) -> Result<()> {
-    let [shell, musl, interpreter] = packages;
+/// `packages` are folders with those of the shell, of musl, of the interpreter and of the server.
+fn make(packages: [&Path; 4], folder: &Path) -> Result<()> {
+    let [shell, musl, interpreter, server] = packages;
     let [root, sources, unpacked, library] = ["root", "sources", "shell", "musl"].map(|name| folder.join(name));
     for path in [&sources, &unpacked, &library] {
         std::fs::create_dir(path)?;
@@ -119,31 +147,42 @@ fn make(packages: [&Path; 3], folder: &Path) -> Result<()> {
     packages::unpack(musl, &library, &[])?;
     add_shell(&unpacked, &root)?;
     packages::unpack(interpreter, &root, &[])?;
+    packages::unpack(server, &root, &[])?;
     std::fs::remove_dir_all(root.join("usr/share"))?;
-    add_libraries(&root.join(INTERPRETER), &root)?;
+    for program in SERVERS.into_iter().chain([INTERPRETER]) {
+        add_libraries(&root.join(program), &root)?;
+    }
     std::fs::write(root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n")?;
     for (name, text) in SCRIPTS {
         add_program(&root.join("app").join(name), &format!("#!/bin/sh\n{text}"))?;
     }
+    let has_go = !run(&sources, GO_VERSION)?.is_empty();
     for Program { name, source: (file, text), compiler } in PROGRAMS {
+        if compiler.contains(GO) && !has_go {
+            continue;
+        }
         std::fs::write(sources.join(file), text)?;
         let program = root.join("app").join(name);
         let command = match compiler.contains("SOURCE") {
-            true => compiler.replace("SOURCE", file),
-            false => format!("{compiler} {file}"),
+            true => compiler.to_owned(),
+            false => format!("{compiler} SOURCE"),
         };
-        run(&sources, &format!("{command} -o '{}'", program.display()))?;
+        let command = match command.contains("OUTPUT") {
+            true => command,
+            false => format!("{command} -o OUTPUT"),
+        };
+        run(&sources, &command.replace("SOURCE", file).replace("OUTPUT", &format!("'{}'", program.display())))?;
         add_libraries(&program, &root)?;
     }
     for path in [unpacked, library] {
         std::fs::remove_dir_all(path)?;
     }
-    disk(folder, "root.img", "128M", "-d root")?;
+    disk(folder, "root.img", "160M", "-d root")?;
     disk(folder, "frozen.img", "16M", "")
 }
 
 /// Makes an image of ext4 in a folder.
-fn disk(folder: &Path, name: &str, size: &str, options: &str) -> Result<()> {
+pub(super) fn disk(folder: &Path, name: &str, size: &str, options: &str) -> Result<()> {
     // The program is not on the path of every user.
     run(folder, &format!("PATH=$PATH:/usr/sbin:/sbin mke2fs -q -t ext4 -F {options} {name} {size}")).map(drop)
 }
@@ -165,10 +204,12 @@ fn add_program(path: &Path, text: &str) -> Result<()> {
     Ok(std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))?)
 }
 
-/// Puts the libraries that a program is linked with into the root, at their paths on this machine.
-fn add_libraries(program: &Path, root: &Path) -> Result<()> {
+/// Puts the libraries that a program is linked with, and that the root has not, into it, at their paths on this machine.
+pub(super) fn add_libraries(program: &Path, root: &Path) -> Result<()> {
     // A static program has none, and ldd fails.
-    let list = run(root, &format!("ldd '{}' || true", program.display()))?;
+    let own = LIBRARIES.map(|folder| root.join(folder).display().to_string()).join(":");
+    let list = run(root, &format!("LD_LIBRARY_PATH='{own}' ldd '{}' || true", program.display()))?;
+    ensure!(!list.contains("not found"), "{} lacks libraries:\n{list}", program.display());
     for word in list.split_whitespace().filter(|word| word.starts_with("/lib")) {
         let library = root.join(word.trim_start_matches('/'));
         if !library.exists() {

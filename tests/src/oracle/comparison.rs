@@ -171,7 +171,8 @@ fn self_samples(glass: &Path, recording: &Path, profile: &Path) -> Result<HashMa
     Ok(counts)
 }
 
-fn compare(sampled: &HashMap<String, u64>, counted: &Counts) -> Result<Comparison> {
+/// Of samples and of counts by function.
+pub fn compare(sampled: &HashMap<String, u64>, counted: &Counts) -> Result<Comparison> {
     let samples: u64 = sampled.values().sum();
     let ticks: u64 = counted.values().map(|executed| executed.ticks).sum();
     let instructions: u64 = counted.values().map(|executed| executed.instructions).sum();

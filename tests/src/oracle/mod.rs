@@ -16,7 +16,7 @@ const PLUGIN: &str = include_str!("plugin.c");
 const HEADER_BYTES: usize = 32;
 const RECORD_BYTES: usize = 32;
 /// Records of blocks that the file has room for, as the plugin defines it.
-const BLOCKS_MAX: usize = 262_144;
+const BLOCKS_MAX: usize = 1 << 20;
 /// Where the slices are.
 const SLICES_AT: usize = HEADER_BYTES + BLOCKS_MAX * RECORD_BYTES;
 const SLICES_HEADER_BYTES: usize = 16;
@@ -62,6 +62,20 @@ pub struct Slice<'a> {
 impl Oracle {
     /// Compiles the plugin into `folder`. `image` is the ELF file that the guest runs.
     pub fn new(folder: &Path, image: &Path) -> Result<Oracle> {
+        let mut oracle = Oracle::without_names(folder)?;
+        let bytes = std::fs::read(image).with_context(|| format!("cannot read {}", image.display()))?;
+        let file = object::File::parse(&*bytes).with_context(|| format!("{} is not an ELF file", image.display()))?;
+        let symbols = file.symbols().filter(|symbol| symbol.kind() == object::SymbolKind::Text && symbol.size() > 0);
+        let functions = symbols.filter_map(|symbol| {
+            let name = format!("{:#}", rustc_demangle::demangle(symbol.name().ok()?));
+            Some((symbol.address(), symbol.address() + symbol.size(), name))
+        });
+        oracle.set_functions(functions.collect());
+        Ok(oracle)
+    }
+
+    /// The same for a guest whose functions are not known yet: all code is outside of functions.
+    pub fn without_names(folder: &Path) -> Result<Oracle> {
         let (source, plugin, counts) = (folder.join("plugin.c"), folder.join("plugin.so"), folder.join("counts"));
         std::fs::write(&source, PLUGIN)?;
         let mut compiler = Command::new("gcc");
@@ -70,25 +84,26 @@ impl Oracle {
         if !status.success() {
             bail!("gcc cannot compile the plugin: {status}");
         }
-        let bytes = std::fs::read(image).with_context(|| format!("cannot read {}", image.display()))?;
-        let file = object::File::parse(&*bytes).with_context(|| format!("{} is not an ELF file", image.display()))?;
-        let mut functions: Vec<_> = file
-            .symbols()
-            .filter(|symbol| symbol.kind() == object::SymbolKind::Text && symbol.size() > 0)
-            .filter_map(|symbol| {
-                let name = format!("{:#}", rustc_demangle::demangle(symbol.name().ok()?));
-                Some((symbol.address(), symbol.address() + symbol.size(), name))
-            })
-            .collect();
+        Ok(Oracle { plugin, counts, functions: Vec::new() })
+    }
+
+    /// The functions of the guest: the first address of each, the end, and the name.
+    pub fn set_functions(&mut self, mut functions: Vec<(u64, u64, String)>) {
         // Of several names for one address the profiler takes the longest function, then the first name.
         functions.sort_by(|a, b| (a.0, b.1, &a.2).cmp(&(b.0, a.1, &b.2)));
         functions.dedup_by_key(|function| function.0);
-        Ok(Oracle { plugin, counts, functions })
+        self.functions = functions;
     }
 
     /// The options to start QEMU with.
     pub fn options(&self) -> [String; 2] {
         ["-plugin".to_owned(), format!("{},counts={}", self.plugin.display(), self.counts.display())]
+    }
+
+    /// The same, and all code at addresses of at most so many bits counts as code outside of functions.
+    pub fn merged_options(&self, bits: u32) -> [String; 2] {
+        let [option, value] = self.options();
+        [option, format!("{value},merge={bits}")]
     }
 
     /// The counts since the guest's start. Code outside of functions is under "".

@@ -1,6 +1,7 @@
 /* A plugin for QEMU's TCG: counts how often each translation block of the guest is executed and how
- * much time passes in it, exactly. Argument: counts=PATH. The counts are in that file, which is mapped
- * and may be read at any time:
+ * much time passes in it, exactly. Arguments: counts=PATH, and merge=BITS: all blocks at addresses of at most so many bits are one
+ * with the address 0, as those of all processes of a guest, which share addresses. The counts are in that file, which is mapped and may be
+ * read at any time:
  *   u64 blocks          records that are in use
  *   u64 lost            blocks for which there was no record left
  *   u64 idle_ticks      time in which the vCPU was halted or stopped
@@ -22,6 +23,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -44,7 +46,7 @@ uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *);
 
 EXPORT int qemu_plugin_version = 1;
 
-#define BLOCKS_MAX 262144
+#define BLOCKS_MAX 1048576
 #define SLICES_MAX 16777216
 /* Some 10 us. */
 #define SLICE_TICKS_MIN 25000
@@ -76,6 +78,9 @@ struct counts {
 
 static struct counts *counts;
 static struct block *current;
+/* Blocks at addresses below this one are one. */
+static uint64_t merged_end;
+static struct block *merged;
 static uint64_t since;
 /* End of the last slice. */
 static uint64_t sliced;
@@ -120,17 +125,34 @@ static void on_block(unsigned vcpu, void *block)
     current->executions++;
 }
 
-static void on_translation(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
+/* A new record, if there is room. */
+static struct block *add_block(uint64_t address, uint64_t instructions)
 {
     if (counts->blocks == BLOCKS_MAX) {
         counts->lost++;
-        return;
+        return NULL;
     }
     struct block *block = &counts->record[counts->blocks];
-    block->address = qemu_plugin_tb_vaddr(tb);
-    block->instructions = qemu_plugin_tb_n_insns(tb);
+    block->address = address;
+    block->instructions = instructions;
     counts->blocks++;
-    qemu_plugin_register_vcpu_tb_exec_cb(tb, on_block, QEMU_PLUGIN_CB_NO_REGS, block);
+    return block;
+}
+
+static void on_translation(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
+{
+    uint64_t address = qemu_plugin_tb_vaddr(tb);
+    struct block *block;
+    if (address < merged_end) {
+        /* Its number of instructions is that of none of its parts. */
+        if (!merged)
+            merged = add_block(0, 0);
+        block = merged;
+    } else {
+        block = add_block(address, qemu_plugin_tb_n_insns(tb));
+    }
+    if (block)
+        qemu_plugin_register_vcpu_tb_exec_cb(tb, on_block, QEMU_PLUGIN_CB_NO_REGS, block);
 }
 
 static void on_idle(qemu_plugin_id_t id, unsigned vcpu)
@@ -150,8 +172,13 @@ static void on_resume(qemu_plugin_id_t id, unsigned vcpu)
 
 EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const qemu_info_t *info, int argc, char **argv)
 {
-    if (argc != 1 || strncmp(argv[0], "counts=", 7) != 0)
+    if (argc < 1 || argc > 2 || strncmp(argv[0], "counts=", 7) != 0)
         return -1;
+    if (argc == 2) {
+        if (strncmp(argv[1], "merge=", 6) != 0)
+            return -1;
+        merged_end = 1ull << atoi(argv[1] + 6);
+    }
     int file = open(argv[0] + 7, O_RDWR | O_CREAT | O_TRUNC, 0600);
     if (file < 0 || ftruncate(file, sizeof *counts) != 0)
         return -1;

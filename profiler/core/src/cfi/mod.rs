@@ -97,6 +97,11 @@ impl Frames {
         find(&self.of_eh, address).or_else(|| find(&self.of_debug, address)).map(|entry| entry.start)
     }
 
+    /// Whether there is no entry at all.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.of_eh.is_empty() && self.of_debug.is_empty()
+    }
+
     /// Whether `.eh_frame` has an entry for a linked address.
     pub(crate) fn has_eh(&self, address: u64) -> bool {
         find(&self.of_eh, address).is_some()

@@ -37,7 +37,7 @@ const MODES: [Mode; 4] = [Mode::User, Mode::Kernel, Mode::Hypervisor, Mode::Firm
 const WIDTHS: [Width; 3] = [Width::Bits64, Width::Bits32, Width::Bits16];
 
 /// Numbers of stack ends in a file, and Perfetto's number for the same (`StackUnwindError`).
-const ENDS: [(StackEnd, u32); 7] = [
+const ENDS: [(StackEnd, u32); 8] = [
     (StackEnd::Complete, 1),
     (StackEnd::CopyEnded, 2),
     (StackEnd::TooDeep, 6),
@@ -45,6 +45,7 @@ const ENDS: [(StackEnd, u32); 7] = [
     (StackEnd::BadAddress, 2),
     (StackEnd::NotLongMode, 4),
     (StackEnd::RuleFailed, 3),
+    (StackEnd::OtherStack, 2),
 ];
 
 /// The number of an item of one of these lists.

@@ -32,6 +32,8 @@ pub(crate) fn unwind(
     let mut has_called = false;
     // The frame pointer was saved by a function; it is not an arbitrary value of the innermost one.
     let mut is_saved = false;
+    // Where the stack begins on which the frame is.
+    let mut stack_start = registers.rsp;
     loop {
         let (call, placed) = space.call(frame.ip().wrapping_sub(u64::from(has_called)));
         if placed.is_none() && !calls.is_empty() {
@@ -52,6 +54,14 @@ pub(crate) fn unwind(
         }
         if calls.len() == DEPTH_MAX {
             return CallChain { calls, interrupted, end: StackEnd::TooDeep };
+        }
+        if has_called && placed.is_some_and(|placed| placed.image.switches_stack(call.address)) {
+            let Some(caller) = caller_on_other_stack(space, stack_start, &frame, &mut read) else {
+                return CallChain { calls, interrupted, end: StackEnd::OtherStack };
+            };
+            (frame, stack_start, is_saved) = (caller, caller.sp(), true);
+            by_orc = OrcRegisters::new(frame.ip(), frame.sp(), frame.bp());
+            continue;
         }
         if let Some(orc) = placed.and_then(|placed| placed.image.orc.as_ref()) {
             let step = orc::step(space, orc, (call.address, has_called), &mut by_orc, &mut read);
@@ -90,6 +100,10 @@ pub(crate) fn unwind(
                 continue;
             }
             Ok(Step::End) => StackEnd::Complete,
+            // Its file has tables, so its functions need no frame pointer: this was a guess.
+            Err(Failure::Unreadable(_)) if !is_covered && placed.is_some_and(|placed| placed.image.has_tables()) => {
+                StackEnd::NoUnwindInfo
+            }
             Err(Failure::Unreadable(address)) => {
                 let otherwise = if is_covered { StackEnd::BadAddress } else { StackEnd::NoUnwindInfo };
                 stack.end_at(address).unwrap_or(otherwise)
@@ -160,6 +174,28 @@ fn caller_by_frame_pointer(
     let (caller_frame, return_address) = (read(pointer)?, read(pointer + 8)?);
     *frame = RegisterFile::of_frame(return_address, stack_pointer, caller_frame);
     Ok(if return_address == 0 { Step::End } else { Step::Caller })
+}
+
+/// The caller of a function that has called another one on another stack, which begins at `start`: it has set the frame pointer before,
+/// and those that run now have only saved it.
+fn caller_on_other_stack(
+    space: &AddressSpace,
+    start: u64,
+    frame: &RegisterFile,
+    read: &mut impl FnMut(u64) -> Option<u64>,
+) -> Option<RegisterFile> {
+    let this = start..frame.sp();
+    let mut pointer = frame.get(RBP)?;
+    while this.contains(&pointer) {
+        let next = read(pointer)?;
+        if next <= pointer && this.contains(&next) {
+            return None;
+        }
+        pointer = next;
+    }
+    let (saved, return_address) = (read(pointer)?, read(pointer.checked_add(8)?)?);
+    space.find(return_address)?;
+    Some(RegisterFile::of_frame(return_address, pointer.checked_add(16)?, saved))
 }
 
 /// The target of the direct call that ends at `address`, if there is one.

@@ -5,6 +5,7 @@ mod bombs;
 mod common;
 mod damaged;
 mod go;
+mod goroutines;
 mod holes;
 mod jit;
 mod orc;

@@ -19,6 +19,8 @@ use crate::systems::stack;
 pub(crate) const CORE_STATE_READ: usize = formats::ACTIVITY_OFFSET as usize + 4;
 /// The most that is copied of the stack that an interrupt left: Linux's are of 16 KiB.
 const LEFT_STACK_BYTES_MAX: usize = 16 << 10;
+/// What is copied of the stack of a goroutine that has called C or Go's runtime: few are larger, and they start with 2 or 4 KiB.
+const GOROUTINE_BYTES: usize = 8 << 10;
 
 /// The one guest, and the one address space, of a source of this kind: kernels share their part of each.
 pub(crate) const GUEST: GuestId = GuestId(0);
@@ -229,13 +231,20 @@ impl CopyPlan {
         };
         stack.truncate(copied);
         let room = bytes - copied;
-        let left = if self.linux.is_some() { stack::left_stack(start, &stack) } else { None };
         let mut pieces = vec![(start, stack)];
-        if let Some(left) = left {
-            let mut bytes = vec![0; room.min(LEFT_STACK_BYTES_MAX)];
-            let copied = core.read(left, &mut bytes)?;
+        if self.linux.is_none() {
+            return Ok(pieces);
+        }
+        let left = stack::left_stack(start, &pieces[0].1).map(|left| (left, room.min(LEFT_STACK_BYTES_MAX)));
+        let other = match left {
+            Some(left) => Some(left),
+            None => goroutine(core, start, registers.rbp, &pieces[0].1)?,
+        };
+        if let Some((other, room)) = other {
+            let mut bytes = vec![0; room];
+            let copied = core.read(other, &mut bytes)?;
             bytes.truncate(copied);
-            pieces.push((left, bytes));
+            pieces.push((other, bytes));
         }
         Ok(pieces)
     }
@@ -310,6 +319,19 @@ impl CopyPlan {
         }
         Ok(None)
     }
+}
+
+/// Where the stack of a goroutine continues, and how much of it is copied.
+fn goroutine(
+    core: &mut impl HeldCore,
+    start: u64,
+    frame_pointer: u64,
+    copied: &[u8],
+) -> Result<Option<(u64, usize)>, GuestError> {
+    let Some(left) = stack::left_by_frames(start, frame_pointer, copied) else { return Ok(None) };
+    let mut words = [0; 16];
+    let is_frame = core.read(left, &mut words)? == words.len() && stack::is_frame(left, words);
+    Ok(is_frame.then_some((left, GOROUTINE_BYTES)))
 }
 
 /// A return leaves its address below the stack pointer.

@@ -69,6 +69,34 @@ pub(crate) fn left_stack(start: u64, copied: &[u8]) -> Option<u64> {
     is_other.then_some(pointer)
 }
 
+/// Where the chain of frame pointers leads from a copied stack of a process, which begins at `start`: to the stack of a goroutine, if the process has
+/// changed from that to its thread's for a call of C or of Go's runtime. Code of other languages may have any number in the register.
+pub(crate) fn left_by_frames(start: u64, frame_pointer: u64, copied: &[u8]) -> Option<u64> {
+    const PAGE_BYTES: u64 = 4096;
+    let is_user = |address: u64| address >> 63 == 0;
+    let mut pointer = frame_pointer;
+    while let Some(offset) = pointer.checked_sub(start).and_then(|at| usize::try_from(at).ok()) {
+        let Some(next) = copied.get(offset..).and_then(|rest| rest.first_chunk::<8>()) else { break };
+        let next = u64::from_le_bytes(*next);
+        // A chain goes up on one stack.
+        if next <= pointer && next >= start {
+            return None;
+        }
+        pointer = next;
+    }
+    let may_be = is_user(start) && is_user(pointer) && pointer >= PAGE_BYTES && pointer.is_multiple_of(8);
+    may_be.then_some(pointer)
+}
+
+/// Whether the words at a frame pointer may be a frame: the caller's frame pointer, which is above it or the last one, and a return address.
+pub(crate) fn is_frame(pointer: u64, words: [u8; 16]) -> bool {
+    /// No frame is larger.
+    const FRAME_BYTES_MAX: u64 = 1 << 20;
+    let [caller, return_address] = [0, 8].map(|at| u64::from_le_bytes(std::array::from_fn(|byte| words[at + byte])));
+    let is_above = caller > pointer && caller - pointer < FRAME_BYTES_MAX && caller.is_multiple_of(8);
+    (is_above || caller == 0) && return_address != 0 && return_address >> 63 == 0
+}
+
 /// The registers of the process whose thread called or was interrupted into the kernel whose stack these pieces are: the kernel keeps them at the
 /// top of the thread's own stack (`struct pt_regs` of `arch/x86/include/asm/ptrace.h`). `None` of a thread of the kernel, and of 32-bit code.
 pub(crate) fn registers_of_user(pieces: &[(u64, Vec<u8>)]) -> Option<Registers> {
@@ -126,6 +154,42 @@ mod tests {
         let copied = super::copy((START, frame_pointer), &mut room, read, |address| address == 0x40_1000).unwrap();
         assert!(room[..copied] == stack[..copied], "the copy is what was there");
         copied
+    }
+
+    #[test]
+    fn a_chain_leads_to_the_stack_of_a_goroutine() {
+        const GOROUTINE: u64 = 0xc0_0012_3450;
+        let stack = |frames: &[(u64, u64)]| {
+            let mut bytes = vec![0; 256];
+            for (at, next) in frames {
+                bytes[*at as usize..][..8].copy_from_slice(&next.to_le_bytes());
+            }
+            bytes
+        };
+        let left = super::left_by_frames;
+        let leads = stack(&[(16, START + 64), (64, GOROUTINE)]);
+        assert_eq!(left(START, START + 16, &leads), Some(GOROUTINE));
+        assert_eq!(left(START, GOROUTINE, &leads), Some(GOROUTINE));
+        // The stack of the thread may be near to it, above or below.
+        assert_eq!(left(GOROUTINE + 512, GOROUTINE + 528, &stack(&[(16, GOROUTINE)])), Some(GOROUTINE));
+        assert_eq!(left(GOROUTINE - 512, GOROUTINE - 496, &stack(&[(16, GOROUTINE)])), Some(GOROUTINE));
+        // An end, circles, no word, the kernel's stack.
+        for frames in [[(16, 0)], [(16, START + 16)], [(16, START + 8)], [(16, GOROUTINE + 4)], [(16, u64::MAX - 7)]] {
+            assert_eq!(left(START, START + 16, &stack(&frames)), None, "{frames:x?}");
+        }
+        assert_eq!(left(START, START + 252, &leads), None);
+        assert_eq!(left(0xffff_8000_0000_0000, GOROUTINE, &leads), None);
+    }
+
+    #[test]
+    fn a_frame_has_a_caller_above_it() {
+        let is_frame = |caller: u64, return_address: u64| {
+            let words: Vec<u8> = [caller, return_address].into_iter().flat_map(u64::to_le_bytes).collect();
+            super::is_frame(START, words.try_into().unwrap())
+        };
+        assert!(is_frame(START + 64, 0x40_1000) && is_frame(0, 0x40_1000));
+        assert!(!is_frame(START, 0x40_1000) && !is_frame(START - 8, 0x40_1000) && !is_frame(START + 4, 0x40_1000));
+        assert!(!is_frame(START + (2 << 20), 0x40_1000) && !is_frame(START + 64, 0) && !is_frame(START + 64, 1 << 63));
     }
 
     #[test]

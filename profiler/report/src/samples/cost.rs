@@ -131,6 +131,7 @@ fn why_broken(profile: &Profile) -> String {
     let known = [
         (StackEnd::NoUnwindInfo, "there is no unwind data: callers are missing"),
         (StackEnd::RuleFailed, "the unwind data leads nowhere: it needs a register that is not known, or is damaged"),
+        (StackEnd::OtherStack, "the callers are on another stack, which was not copied"),
         (StackEnd::NotLongMode, "code was not in 64-bit mode, and is not unwound"),
     ];
     let mut text = String::new();
