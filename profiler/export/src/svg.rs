@@ -71,7 +71,7 @@ pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Wr
         hidden => format!("drawn by glass export; {hidden} boxes were left out because they are too small"),
     };
     text(output, "s", MARGIN, height - 9.0, &footer)?;
-    write!(output, "<script><![CDATA[{}]]></script></svg>\n", include_str!("svg/interact.js"))
+    writeln!(output, "<script><![CDATA[{}]]></script></svg>", include_str!("svg/interact.js"))
 }
 
 /// The profile with the process of a sample as the outermost caller, if there are several.

@@ -113,9 +113,8 @@ impl Drop for Output {
     fn drop(&mut self) {
         if let Some(unused) = self.unused().filter(|_| self.file.is_some()) {
             // In a jail without a holder an empty file stays, which a report calls so.
-            match (unused.remove(), unused.old) {
-                (Err(_), Some(old)) => say!("glass: the earlier recording is {}", old.display()),
-                _ => {}
+            if let (Err(_), Some(old)) = (unused.remove(), unused.old) {
+                say!("glass: the earlier recording is {}", old.display());
             }
         }
     }
