@@ -48,7 +48,7 @@ fn function(browser: &mut Browser, name: &str) -> Option<(u64, u64)> {
 fn a_row_of_a_process_or_a_thread_selects_its_samples() {
     let Some(mut browser) = Browser::open(&glass_profiler_report::html(&profile())) else { return };
     assert_eq!(browser.eval("document.querySelectorAll('#timeline .tracks li').length"), json!(2), "the vCPUs");
-    assert_eq!(browser.text("#timeline .track-numbers > div:nth-child(1) .samples"), "95");
+    assert_eq!(browser.text("#timeline .track-numbers > div:nth-of-type(1) .samples"), "95");
     assert_eq!(function(&mut browser, "serve"), Some((80, 100)));
     browser.click("#processes-tab");
     let expected = [
