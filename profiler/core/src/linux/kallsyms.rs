@@ -101,6 +101,14 @@ impl Kallsyms {
         of_length.map(|entry| self.symbol(entry)).find(|symbol| symbol.name == name).map(|symbol| symbol.address)
     }
 
+    /// The addresses of the first symbol of a name, to the next symbol.
+    #[must_use]
+    pub fn range(&self, name: &str) -> Option<Range<u64>> {
+        let start = self.address(name)?;
+        let end = self.entries.iter().map(|entry| entry.address).filter(|address| *address > start).min()?;
+        Some(start..end)
+    }
+
     /// What the addresses are.
     #[must_use]
     pub fn addresses(&self) -> Addresses {
@@ -444,4 +452,18 @@ pub fn search<T>(
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_ends_at_the_next_address() {
+        let entry = |address, name_at| Entry { address, name_at, name_bytes: 1, kind: b't' };
+        let entries = vec![entry(0x10, 0), entry(0x10, 1), entry(0x40, 2), entry(0x50, 3)];
+        let symbols = Kallsyms { names: "abcd".to_owned(), entries, ..Kallsyms::default() };
+        let ranges = ["a", "b", "c", "d", "e"].map(|name| symbols.range(name));
+        assert_eq!(ranges, [Some(0x10..0x40), Some(0x10..0x40), Some(0x40..0x50), None, None]);
+    }
 }

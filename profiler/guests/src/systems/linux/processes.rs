@@ -5,6 +5,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -35,6 +36,8 @@ const MAPPINGS_AGE_MAX_NS: u64 = 200_000_000;
 /// The name of the program that the kernel maps into each process.
 const VDSO: &str = "[vdso]";
 const PAGE_BYTES: u64 = 4096;
+/// Functions that switch from one task to the next.
+const SWITCHING: [&str; 2] = ["__switch_to_asm", "__switch_to"];
 /// Bytes of the kernel stack of a task, and its alignment (`THREAD_SIZE`).
 const STACK_BYTES: u64 = 16 << 10;
 
@@ -149,6 +152,8 @@ pub(crate) struct Processes {
     threads: HashMap<Key, KnownThread>,
     /// The addresses of tasks by those of their kernel stacks. A stack may be another task's by now.
     stacks: HashMap<u64, u64>,
+    /// Code in which a CPU is on the stack of the next task before that is its task.
+    switching: Vec<Range<u64>>,
     /// By the address of their `mm_struct` and their process.
     spaces: HashMap<(u64, Key), KnownSpace>,
     programs: HashMap<FileKey, Option<Program>>,
@@ -167,6 +172,7 @@ impl Processes {
         types: Types,
         (numbered, outside): (Numbered, Outside),
     ) -> Processes {
+        let switching = SWITCHING.iter().filter_map(|name| kernel.symbols.range(name)).collect();
         let vdso = types.vdso.as_ref().and_then(|bytes| program(VDSO, Arc::new(bytes.to_vec())));
         Processes {
             memory: Memory(memory),
@@ -175,6 +181,7 @@ impl Processes {
             processes: HashMap::new(),
             threads: HashMap::new(),
             stacks: HashMap::new(),
+            switching,
             spaces: HashMap::new(),
             programs: HashMap::new(),
             vdso,
@@ -250,11 +257,13 @@ impl Processes {
             let mut process = self.thread(&space, address, &identity, sample.time_ns, sink);
             let mut is_known = true;
             if let Some(stack) = self.other_stack(&sample, (identity.tid, identity.start_ns)) {
-                let next = self.task_of_stack(&space, stack);
-                is_known = next.is_some();
-                if let Some((address, next)) = next {
-                    process = self.thread(&space, address, &next, sample.time_ns, sink);
-                    identity = next;
+                match self.task_of_stack(&space, stack) {
+                    Some((address, next)) => {
+                        process = self.thread(&space, address, &next, sample.time_ns, sink);
+                        identity = next;
+                    }
+                    // Elsewhere it is the stack of an interrupt or of an entry, and no other task's.
+                    None => is_known = !self.is_switching(&sample),
                 }
                 // The idle task was left.
                 if sample.state == State::Idle {
@@ -280,6 +289,12 @@ impl Processes {
         // The stack of an interrupt, if there is one, is the first.
         let stack = kernel.stack.last()?.0 & !(STACK_BYTES - 1);
         (self.threads.get(&task)?.stack? != stack).then_some(stack)
+    }
+
+    /// Whether the kernel switches from one task to the next.
+    fn is_switching(&self, sample: &RawSample) -> bool {
+        let at = sample.segments.first().map(|segment| segment.registers.ip());
+        at.is_some_and(|at| self.switching.iter().any(|range| range.contains(&at)))
     }
 
     /// The task that a kernel stack belongs to, if it was seen before.
@@ -314,7 +329,8 @@ impl Processes {
         // What is at its address by now, if that is still the same.
         let is_same = |task: &Task| (task.tid, task.start_ns) == key;
         let task = Task::read(space, address, &self.types.tasks).filter(is_same);
-        let stack = task.as_ref().map(|task| task.stack);
+        // A task that has ended has none any more.
+        let stack = task.as_ref().map(|task| task.stack).filter(|stack| *stack != 0);
         self.stacks.extend(stack.map(|stack| (stack, address)));
         let leader = match is_leader {
             true => task,
