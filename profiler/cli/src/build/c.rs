@@ -35,7 +35,7 @@ pub(super) fn run(args: &Args) -> Result<PathBuf> {
     for source in sources {
         ensure!(source.is_file(), "there is no file {}", source.display());
     }
-    let repository = new::repository(None)?;
+    let repository = new::sources(None)?;
     let output = match &args.output {
         Some(output) => output.clone(),
         None => default_output(&sources[0], args.platform)?,
