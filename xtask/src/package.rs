@@ -98,14 +98,14 @@ fn make(glass: &Path, is_short: bool) -> Result<Made> {
 
 /// The time of all files: that of the reproducible build if there is one, otherwise that of the commit, in seconds since 1970.
 fn commit_date() -> Result<String> {
-    match std::env::var("SOURCE_DATE_EPOCH") {
-        Ok(seconds) => Ok(seconds),
-        Err(_) => {
-            let date =
-                run::quiet(Command::new("git").args(["-C"]).arg(run::root()).args(["log", "-1", "--format=%ct"]));
-            Ok(date.context("a package is made in a git repository")?.trim().to_owned())
-        }
-    }
+    std::env::var("SOURCE_DATE_EPOCH").or_else(|_| of_commit("%ct"))
+}
+
+/// What git prints of the current commit in this format.
+fn of_commit(format: &str) -> Result<String> {
+    let mut git = Command::new("git");
+    git.arg("-C").arg(run::root()).args(["log", "-1", "--abbrev=8", &format!("--format={format}")]);
+    Ok(run::quiet(&mut git).context("a package is made in a git repository")?.trim().to_owned())
 }
 
 fn archive(folder: &Path, name: &str, date: &str) -> Result<PathBuf> {

@@ -97,7 +97,8 @@ fn obstacle(is_root: bool, has_apt: bool) -> Option<&'static str> {
     }
 }
 
-fn is_root() -> bool {
+/// Whether this process may do all.
+pub fn is_root() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     effective_user(&status) == Some(0)
 }

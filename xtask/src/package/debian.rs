@@ -1,5 +1,6 @@
 //! The Debian package, made by Debian's own `dpkg-deb`.
 
+use super::of_commit;
 use super::tree::{DOCUMENTS, compress, write};
 use crate::run;
 use anyhow::{Context, Result};
@@ -49,12 +50,6 @@ pub fn pack(tree: &Path, folder: &Path, is_release: bool, date: &str) -> Result<
     command.env("SOURCE_DATE_EPOCH", date).args(["--root-owner-group", "-Zxz", level, "--build"]).arg(&root).arg(&deb);
     run::quiet(&mut command)?;
     Ok(deb)
-}
-
-fn of_commit(format: &str) -> Result<String> {
-    let mut git = Command::new("git");
-    git.arg("-C").arg(run::root()).args(["log", "-1", &format!("--format={format}")]);
-    Ok(run::quiet(&mut git)?.trim().to_owned())
 }
 
 /// What the files need when they are installed.

@@ -1,7 +1,7 @@
 //! A clean Debian in a folder, in which commands run as in a container: with its own processes, and mounts that end with the command.
 
-use crate::run;
-use anyhow::{Context, Result, bail};
+use crate::{packages, run};
+use anyhow::{Context, Result, bail, ensure};
 use glass_tests::cache;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,6 +32,7 @@ pub struct Root {
 impl Root {
     /// Makes it in `folder`: from the network, or from the copy of an earlier time. Needs root, and mmdebstrap.
     pub fn new(folder: &Path) -> Result<Root> {
+        ensure!(packages::is_root(), "only root can make another root: run `cargo xtask package --try` as root");
         let archive = cache::filled(KEY, |folder| {
             let mut make = Command::new("mmdebstrap");
             // Its lists stay in it, so that packages can be installed.

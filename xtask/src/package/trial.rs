@@ -1,6 +1,7 @@
 //! The path of a new user in a clean Debian, by the README alone: installs the package, profiles a program, a VM and a service of one's own, and removes
 //! the package again. Each step prints its time.
 
+use super::of_commit;
 use super::root::{Root, VISITOR};
 use crate::run;
 use anyhow::{Context, Result, ensure};
@@ -84,7 +85,8 @@ fn compile(program: &Path) -> Result<()> {
 /// What a user finds besides the program.
 fn installed(root: &Root) -> Result<()> {
     let version = root.run(VISITOR, "glass --version", 20)?;
-    ensure!(version.starts_with(concat!("glass ", env!("CARGO_PKG_VERSION"))), "glass --version prints {version}");
+    let expected = format!("glass {} ({})\n", env!("CARGO_PKG_VERSION"), of_commit("%h %cs")?);
+    ensure!(version == expected, "glass --version prints {version}, not {expected}");
     for file in [
         "usr/share/man/man1/glass-record.1.gz",
         "usr/share/bash-completion/completions/glass",
