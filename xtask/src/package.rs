@@ -41,7 +41,11 @@ pub fn run(options: &Options) -> Result<()> {
     }
     let mut steps = Steps::new(3 + if options.is_tried { 2 } else { 0 });
     let step = steps.begin("licences of what ships", None);
-    step.done(&licences::check()?);
+    let crates = licences::check()?;
+    if !options.short {
+        deny()?;
+    }
+    step.done(&crates);
     let step = steps.begin("build glass", None);
     let glass = glass(options.short)?;
     step.done("");

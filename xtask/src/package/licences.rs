@@ -78,18 +78,17 @@ pub fn deny() -> Result<()> {
         command.args(["--manifest-path", "profiler/cli/Cargo.toml", "--target", TARGET]);
         run::streamed(command.arg("check").args(what).current_dir(run::root()))
     };
-    let fetched = std::process::Command::new(&program)
-        .args(["--manifest-path", "profiler/cli/Cargo.toml", "fetch", "db"])
-        .current_dir(run::root())
-        .output();
     check(&["licenses", "bans", "sources"])?;
-    match fetched {
-        Ok(output) if output.status.success() => check(&["--disable-fetch", "advisories"]),
-        Ok(_) | Err(_) => {
-            println!("skipped advisories: their database cannot be fetched from here");
-            Ok(())
-        }
+    let mut fetch = std::process::Command::new(&program);
+    fetch.args(["--manifest-path", "profiler/cli/Cargo.toml", "fetch", "db"]).current_dir(run::root());
+    let fetched = fetch.output().context("cannot run cargo-deny")?;
+    if fetched.status.success() {
+        return check(&["--disable-fetch", "advisories"]);
     }
+    let why = String::from_utf8_lossy(&fetched.stderr);
+    let why = why.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no reason is printed");
+    println!("skipped advisories: their database cannot be fetched from here: {}", why.trim());
+    Ok(())
 }
 
 /// The list of deny.toml.
