@@ -108,9 +108,9 @@ fn without_libraries(what: &[&str]) -> Command {
 const GLASS: [&str; 2] = ["--package", "glass-profiler-cli"];
 const XEN_SAMPLER: [&str; 4] = ["--package", "glass-profiler-guests", "--example", "xen_looks"];
 
-/// Builds `glass` for any dom0, optimized; returns where it is.
+/// Builds `glass` for any other machine, optimized; returns where it is. It does not contain where its sources are here.
 pub fn static_glass() -> Result<PathBuf> {
-    run::shown(without_libraries(&GLASS).arg("--release"))?;
+    run::shown(without_libraries(&GLASS).arg("--release").env("GLASS_PACKAGED", "1"))?;
     Ok(run::target_dir().join("static/x86_64-unknown-linux-gnu/release/glass"))
 }
 

@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask check | test | fuzz | mutants | miri | demo | bench | figures | lab | static`.
+//! The project's own commands: `cargo xtask check | test | fuzz | mutants | miri | demo | bench | figures | lab | static | package | licences`.
 #![forbid(unsafe_code)]
 
 mod aarch64;
@@ -12,6 +12,7 @@ mod fuzz;
 mod lab;
 mod miri;
 mod mutants;
+mod package;
 mod packages;
 mod progress;
 mod rules;
@@ -57,6 +58,10 @@ enum Command {
     Lab,
     /// Builds glass as one file without shared libraries, for a dom0 of Xen or any other system; prints where it is
     Static,
+    /// Makes a Debian package and an archive of glass
+    Package(package::Options),
+    /// Checks licences and advisories of all that glass is built of by cargo-deny, which is built first
+    Licences,
 }
 
 /// Ends our child processes on an interrupt, and keeps the figures of a benchmark.
@@ -83,6 +88,8 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::run(&options),
         Command::Figures => figures::run(run::root()),
         Command::Lab => lab::run(),
+        Command::Package(options) => package::run(&options),
+        Command::Licences => package::deny(),
         Command::Static => build::static_glass().map(|glass| println!("{}", glass.display())),
     };
     match result {

@@ -55,6 +55,8 @@ const LLVM: Package = Package { program: "llvm-config", package: "llvm-dev", pur
 const MKFS_FAT: Package =
     Package { program: "mkfs.fat", package: "dosfstools", purpose: "file systems on disks, made and checked by Linux" };
 const MCOPY: Package = Package { program: "mcopy", package: "mtools", purpose: "files on a FAT file system" };
+const MMDEBSTRAP: Package =
+    Package { program: "mmdebstrap", package: "mmdebstrap", purpose: "a clean Debian, in which a package is tried" };
 const DWZ: Package = Package { program: "dwz", package: "dwz", purpose: "debug information that programs share" };
 
 /// What `cargo xtask test` needs.
@@ -62,6 +64,8 @@ pub const FOR_TEST: &[Package] =
     &[QEMU, CURL, CHROMIUM, GCC, MUSL, GO, NODE, NPM, PIP, BABELTRACE, DWZ, MKFS_FAT, MCOPY];
 /// What it also needs with `--long`.
 pub const FOR_TEST_LONG: &[Package] = &[PERF];
+/// What `cargo xtask package --try` needs.
+pub const FOR_PACKAGE: &[Package] = &[MMDEBSTRAP, GCC];
 /// What `cargo xtask lab` needs.
 pub const FOR_LAB: &[Package] = &[QEMU, CURL];
 /// What `cargo xtask demo` needs as a VM.
@@ -93,7 +97,8 @@ fn obstacle(is_root: bool, has_apt: bool) -> Option<&'static str> {
     }
 }
 
-fn is_root() -> bool {
+/// Whether this process may do all.
+pub fn is_root() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     effective_user(&status) == Some(0)
 }

@@ -26,6 +26,7 @@ mod open;
 mod ps;
 mod record;
 mod report;
+mod rights;
 mod run;
 mod stacks;
 mod symbolizer;
@@ -42,7 +43,7 @@ use console::say;
 
 /// Shows from outside where a VM or a process spends its time; runs services as VMs without an OS.
 #[derive(Parser)]
-#[command(name = "glass", version)]
+#[command(name = "glass", version = env!("GLASS_VERSION"))]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -75,9 +76,20 @@ enum Command {
     Holder(holder::Args),
 }
 
+impl Command {
+    /// Whether it reads the memory of VMs or processes, or samples them.
+    fn profiles(&self) -> bool {
+        use Command::*;
+        matches!(self, Ps(_) | Stacks(_) | Record(_) | Dump(_) | Top(_) | Trace(_) | Tail(_))
+    }
+}
+
 fn main() -> ExitCode {
     let matches = help::grouped(Arguments::command()).get_matches();
     let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    if arguments.command.profiles() {
+        rights::take();
+    }
     let result = match arguments.command {
         Command::New(args) => new::run(args).map(|()| ExitCode::SUCCESS),
         Command::Build(args) => build::run(args).map(|()| ExitCode::SUCCESS),

@@ -10,15 +10,17 @@ use std::path::{Path, PathBuf};
 pub struct Args {
     /// Name of the service and of its folder: lower-case letters, digits and hyphens.
     name: String,
-    /// Folder of the Glasshouse repository [default: the one that this `glass` was built from].
+    /// Folder of Glasshouse's sources [default: those installed with `glass`, or those that it was built from].
     #[arg(long, value_name = "PATH")]
     glasshouse: Option<PathBuf>,
 }
 
-/// Where this command was built.
-const OWN_REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+/// The repository that this command was built in; empty in a package (build.rs).
+const OWN_REPOSITORY: &str = env!("GLASS_SOURCES");
+/// Where a package has the sources, from the folder of the program (`cargo xtask package`).
+const INSTALLED: &str = "../share/glasshouse";
 
-/// The files of a new crate. `my-service` and `my_service` stand for its name, `GLASSHOUSE` for the repository.
+/// The files of a new crate. `my-service` and `my_service` stand for its name, `GLASSHOUSE` for the folder of the sources.
 const FILES: [(&str, &str); 7] = [
     ("Cargo.toml", include_str!("../template/Cargo.toml.in")),
     (".cargo/config.toml", include_str!("../template/config.toml")),
@@ -49,16 +51,16 @@ const RESERVED: [&str; 13] = [
 /// Runs the command.
 pub fn run(args: Args) -> Result<()> {
     check_name(&args.name)?;
-    let repository = repository(args.glasshouse.as_deref())?;
+    let sources = sources(args.glasshouse.as_deref())?;
     let folder = Path::new(&args.name);
     if let Err(error) = fs::create_dir(folder) {
         bail!("cannot make the folder {}: {error}; choose another name or another place", folder.display());
     }
     for (path, text) in FILES {
-        write(&folder.join(path), &fill(text, &args.name, &repository))?;
+        write(&folder.join(path), &fill(text, &args.name, &sources))?;
     }
-    // The versions that the repository is tested with. Cargo drops what a service does not use.
-    let lock = repository.join("Cargo.lock");
+    // The versions that Glasshouse is tested with. Cargo drops what a service does not use.
+    let lock = sources.join("Cargo.lock");
     if lock.is_file() {
         fs::copy(&lock, folder.join("Cargo.lock")).with_context(|| format!("cannot copy {}", lock.display()))?;
     }
@@ -78,22 +80,39 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The folder of the Glasshouse repository: `given`, or where this command was built.
-pub(crate) fn repository(given: Option<&Path>) -> Result<PathBuf> {
-    let path = given.unwrap_or(Path::new(OWN_REPOSITORY));
-    if !path.join("glasshouse/Cargo.toml").is_file() {
-        bail!("{} is not the Glasshouse repository: name its folder by --glasshouse", path.display());
-    }
+/// The folder of Glasshouse's sources: `given`, or those installed with this command, or those that it was built from.
+pub(crate) fn sources(given: Option<&Path>) -> Result<PathBuf> {
+    let has_library = |path: &Path| path.join("glasshouse/Cargo.toml").is_file();
+    let path = match given {
+        Some(path) if !has_library(path) => {
+            bail!("{} has no sources of Glasshouse: name their folder by --glasshouse", path.display())
+        }
+        Some(path) => path.to_owned(),
+        None => default_folders().into_iter().find(|path| has_library(path)).with_context(|| {
+            let folders: Vec<String> = default_folders().iter().map(|path| path.display().to_string()).collect();
+            format!(
+                "the sources of Glasshouse are not in {}: name their folder by `glass new --glasshouse`",
+                folders.join(" or ")
+            )
+        })?,
+    };
     let path = path.canonicalize().with_context(|| format!("cannot open {}", path.display()))?;
     if path.to_str().is_none_or(|path| path.contains(['"', '\\', '\n'])) {
-        bail!("the path {} cannot be written into Cargo.toml: move the repository", path.display());
+        bail!("the path {} cannot be written into Cargo.toml: move the sources", path.display());
     }
     Ok(path)
 }
 
-fn fill(text: &str, name: &str, repository: &Path) -> String {
+/// Where the sources can be, the preferred folder first.
+fn default_folders() -> Vec<PathBuf> {
+    let installed = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.join(INSTALLED)));
+    let own = (!OWN_REPOSITORY.is_empty()).then(|| PathBuf::from(OWN_REPOSITORY));
+    installed.into_iter().chain(own).collect()
+}
+
+fn fill(text: &str, name: &str, sources: &Path) -> String {
     let text = text.replace("my-service", name).replace("my_service", &name.replace('-', "_"));
-    text.replace("GLASSHOUSE", &repository.display().to_string())
+    text.replace("GLASSHOUSE", &sources.display().to_string())
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
@@ -120,7 +139,7 @@ mod tests {
     #[test]
     fn nothing_of_the_template_is_left() {
         for (path, text) in FILES {
-            let filled = fill(text, "s3-proxy", Path::new("/repository"));
+            let filled = fill(text, "s3-proxy", Path::new("/sources"));
             assert!(!filled.contains("my-service") && !filled.contains("my_service"), "{path}: {filled}");
             assert!(!filled.contains("GLASSHOUSE"), "{path}");
         }
@@ -129,9 +148,9 @@ mod tests {
     }
 
     #[test]
-    fn another_folder_is_not_taken_for_the_repository() {
-        assert!(repository(None).unwrap().join("Cargo.toml").is_file());
-        let refusal = repository(Some(Path::new("/"))).unwrap_err().to_string();
+    fn another_folder_is_not_taken_for_the_sources() {
+        assert!(sources(None).unwrap().join("Cargo.toml").is_file());
+        let refusal = sources(Some(Path::new("/"))).unwrap_err().to_string();
         assert!(refusal.contains("--glasshouse"), "{refusal}");
     }
 }

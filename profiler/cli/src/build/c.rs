@@ -4,6 +4,7 @@ use super::{Args, IMAGE_PROFILE, Packages, Platform, TARGET, report_size, strip}
 use crate::new;
 use anyhow::{Context, Result, bail, ensure};
 use glass_formats::C_PROGRAM_SYMBOLS;
+use rustix::fs::{Access, access};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,13 +36,14 @@ pub(super) fn run(args: &Args) -> Result<PathBuf> {
     for source in sources {
         ensure!(source.is_file(), "there is no file {}", source.display());
     }
-    let repository = new::repository(None)?;
+    let repository = new::sources(None)?;
     let output = match &args.output {
         Some(output) => output.clone(),
         None => default_output(&sources[0], args.platform)?,
     };
     // Builds at the same time have the same intermediate files.
-    let folder = repository.join("target/glass-c");
+    let builds = builds(&repository)?;
+    let folder = builds.join("glass-c");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let lock = File::create(folder.join("lock")).context("cannot lock the folder of C programs")?;
     lock.lock().context("cannot lock the folder of C programs")?;
@@ -52,7 +54,7 @@ pub(super) fn run(args: &Args) -> Result<PathBuf> {
             let (program, stripped) = (folder.join("program"), folder.join("program.stripped"));
             compile(sources, &args.compiler, &repository, &archive, &program)?;
             strip(&program, &stripped)?;
-            let image = image(&repository, &stripped)?;
+            let image = image(&repository, builds, &stripped)?;
             fs::copy(&image, &output).with_context(|| format!("cannot write {}", output.display()))?;
             // For the profiler: the image has the program without its symbols.
             let mut symbols = output.clone().into_os_string();
@@ -62,6 +64,16 @@ pub(super) fn run(args: &Args) -> Result<PathBuf> {
     }
     report_size("built", &output)?;
     Ok(output)
+}
+
+/// Where cargo builds: in the sources, or in this user's cache where they are installed and cannot be written.
+fn builds(sources: &Path) -> Result<PathBuf> {
+    if access(sources, Access::WRITE_OK).is_ok() {
+        return Ok(sources.join("target"));
+    }
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
+    Ok(cache.context("there is no folder to build in: set HOME")?.join("glasshouse/builds"))
 }
 
 /// `hello.c` becomes `hello`, or `hello.image` for a VM, in the current folder.
@@ -112,8 +124,8 @@ fn of_compiler(name: &str) -> Result<PathBuf> {
 }
 
 /// The image around a program.
-fn image(repository: &Path, program: &Path) -> Result<PathBuf> {
-    let packages = Packages { names: vec![IMAGE.to_owned()], target_folder: repository.join("target") };
+fn image(repository: &Path, builds: PathBuf, program: &Path) -> Result<PathBuf> {
+    let packages = Packages { names: vec![IMAGE.to_owned()], target_folder: builds };
     let mut cargo = packages.cargo();
     cargo.current_dir(repository).arg("--quiet").env(PROGRAM_VARIABLE, program);
     let folder = packages.add_target(&mut cargo, "glass", Platform::Vm, &[]);
