@@ -124,7 +124,9 @@ fn tracks(out: &mut String, tree: &Tree) {
         (None, false) => "Processes and threads",
         (Some(_), _) => "Tracks of the guest and of the host",
     };
-    line(out, &format!("\n{} {:>12} {:>10} {:>10} {:>10}", pad(heading, 36), "samples", "running", "spinning", "idle"));
+    let common = common_states(tree);
+    let heads: String = common.iter().map(|state| format!(" {:>10}", state.word())).collect();
+    line(out, &format!("\n{} {:>12}{heads}", pad(heading, 36), "samples"));
     // The largest, in their order. A process has at least as many samples as each of its threads, and is in front of them.
     let mut kept: Vec<usize> = (0..rows.len()).collect();
     kept.sort_by_key(|row| Reverse(rows[*row].states.all()));
@@ -132,16 +134,16 @@ fn tracks(out: &mut String, tree: &Tree) {
     kept.sort_unstable();
     let mut rest: BTreeSet<usize> = (0..tree.tracks.len()).collect();
     for row in kept.iter().map(|index| &rows[*index]) {
-        track_line(out, &row.name, &row.states);
+        track_line(out, &common, &row.name, &row.states);
         row.tracks.iter().for_each(|track| _ = rest.remove(track));
     }
     if !rest.is_empty() {
         let name = format!("{} more", count(rest.len() as u64));
-        track_line(out, &name, &sum(tree, rest.iter()));
+        track_line(out, &common, &name, &sum(tree, rest.iter()));
     }
     if tree.tracks.len() > 1 {
         let has_left_out = tree.tracks.iter().any(|track| track.is_left_out);
-        track_line(out, if has_left_out { "all of the guest" } else { "all" }, &tree.counts());
+        track_line(out, &common, if has_left_out { "all of the guest" } else { "all" }, &tree.counts());
     }
 }
 
@@ -202,19 +204,22 @@ fn sum<'a>(tree: &Tree, tracks: impl Iterator<Item = &'a usize>) -> StateCounts 
     })
 }
 
-fn track_line(out: &mut String, name: &str, states: &StateCounts) {
+/// The states that have a column: running, and of the others that are not rare those of a sample. Threads of a process neither spin nor idle.
+fn common_states(tree: &Tree) -> Vec<State> {
+    let has = |state: State| tree.tracks.iter().any(|track| track.states.of(state) > 0);
+    let others = [State::Spinning, State::Idle].into_iter().filter(|state| has(*state));
+    std::iter::once(State::Running).chain(others).collect()
+}
+
+fn track_line(out: &mut String, common: &[State], name: &str, states: &StateCounts) {
     let all = states.all();
     let name = pad(&cut_end(name, 34), 34);
     if all > 0 && states.of(State::NeverStarted) == all {
-        return line(out, &format!("  {name} {:>12} {:>32}", count(all), State::NeverStarted.word()));
+        let width = 11 * common.len() - 1;
+        return line(out, &format!("  {name} {:>12} {:>width$}", count(all), State::NeverStarted.word()));
     }
-    let mut row = format!(
-        "  {name} {:>12} {:>10} {:>10} {:>10}",
-        count(all),
-        percent(states.of(State::Running), all),
-        percent(states.of(State::Spinning), all),
-        percent(states.of(State::Idle), all)
-    );
+    let shares: String = common.iter().map(|state| format!(" {:>10}", percent(states.of(*state), all))).collect();
+    let mut row = format!("  {name} {:>12}{shares}", count(all));
     let rare = states.rare().map(|(state, samples)| format!("{} {}", percent(samples, all), state.word()));
     let rare = rare.collect::<Vec<_>>().join(", ");
     if row.chars().count() + rare.chars().count() + 2 > COLUMNS {

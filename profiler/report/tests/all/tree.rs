@@ -421,5 +421,5 @@ fn what_cannot_be_unwound_or_was_never_started_is_named() {
     profile.samples.push(Sample { stack: 0, state: State::Paused, ..Sample::default() });
     let text = glass_profiler_report::text(&profile, 10);
     assert!(text.lines().any(|line| line.contains("vcpu 0") && line.contains("16.7 % paused")), "{text}");
-    assert!(text.contains("\n    14.3 % never started, 14.3 % paused\n"), "{text}");
+    assert!(text.contains("14.3 % never started, 14.3 % paused\n"), "{text}");
 }
