@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use glass_lib_jail::SystemCalls;
 use moves::{Receiver, Transmitter};
 use std::os::fd::{AsFd, BorrowedFd};
-pub(crate) use tap::Tap;
+pub use tap::Tap;
 pub use tap::check;
 use vm_memory::GuestMemoryMmap;
 
@@ -30,6 +30,7 @@ const GUEST_ECN: u64 = 1 << 9;
 const HOST_TSO4: u64 = 1 << 11;
 const HOST_TSO6: u64 = 1 << 12;
 const HOST_ECN: u64 = 1 << 13;
+const MAC: u64 = 1 << 5;
 const MRG_RXBUF: u64 = 1 << 15;
 const FEATURES: u64 =
     CSUM | GUEST_CSUM | GUEST_TSO4 | GUEST_TSO6 | GUEST_ECN | HOST_TSO4 | HOST_TSO6 | HOST_ECN | MRG_RXBUF;
@@ -39,35 +40,43 @@ const HEADER_BYTES: usize = 12;
 const OLD_HEADER_BYTES: usize = 10;
 
 /// The card.
-pub(crate) struct Card {
+pub struct Card {
     tap: Tap,
     receiver: Receiver,
     transmitter: Transmitter,
+    /// Its address, where its VMM does not have that.
+    address: Option<[u8; 6]>,
 }
 
 impl Card {
-    pub(crate) fn new(tap: Tap) -> Card {
-        Card { tap, receiver: Receiver::new(), transmitter: Transmitter::new() }
+    /// A card in front of a TAP device.
+    pub fn new(tap: Tap) -> Card {
+        Card { tap, receiver: Receiver::new(), transmitter: Transmitter::new(), address: None }
     }
-}
 
-/// What the card needs of the kernel: what a driver agrees to reaches the TAP device.
-pub(crate) fn system_calls() -> SystemCalls {
-    jail::allow_control(SystemCalls::of_every_program(), &[libc::TUNSETVNETHDRSZ, libc::TUNSETOFFLOAD])
+    /// Has this address. Without it the guest gets it from its VMM.
+    pub fn with_address(self, address: [u8; 6]) -> Card {
+        Card { address: Some(address), ..self }
+    }
 }
 
 impl Device for Card {
     const NAME: &'static str = "network card";
+    const ID: u32 = 1;
     /// To receive, and to transmit.
     const QUEUES: usize = 2;
 
+    /// What a driver agrees to reaches the TAP device.
+    fn allow(system_calls: SystemCalls) -> SystemCalls {
+        jail::allow_control(system_calls, &[libc::TUNSETVNETHDRSZ, libc::TUNSETOFFLOAD])
+    }
+
     fn features(&self) -> u64 {
-        FEATURES
+        FEATURES | self.address.map_or(0, |_| MAC)
     }
 
     fn config(&self) -> Option<&[u8]> {
-        // QEMU has the address, and the rest.
-        None
+        self.address.as_ref().map(|address| &address[..])
     }
 
     fn agree(&mut self, features: u64) -> Result<()> {
@@ -90,7 +99,7 @@ impl Device for Card {
         Ok(())
     }
 
-    fn host(&self) -> (BorrowedFd<'_>, &'static str) {
-        (self.tap.as_fd(), "the TAP device has been removed")
+    fn host(&self) -> Option<(BorrowedFd<'_>, &'static str)> {
+        Some((self.tap.as_fd(), "the TAP device has been removed"))
     }
 }

@@ -15,7 +15,7 @@ const OFFLOADS: [(u64, libc::c_uint); 4] = [
 ];
 
 /// An open TAP device. All calls return at once.
-pub(crate) struct Tap {
+pub struct Tap {
     file: File,
     /// What stands in for a device has none.
     has_offloads: bool,
@@ -23,7 +23,7 @@ pub(crate) struct Tap {
 
 impl Tap {
     /// Attaches to the existing device `name`.
-    pub(crate) fn open(name: &str) -> Result<Tap> {
+    pub fn open(name: &str) -> Result<Tap> {
         // Linux makes a device that does not exist, which would have no address.
         check(name)?;
         let mut options = OpenOptions::new();

@@ -30,6 +30,7 @@ mod tap;
 mod target;
 mod top;
 mod trace;
+mod vmm;
 
 use std::process::ExitCode;
 
@@ -67,6 +68,8 @@ enum Command {
     Man(man::Args),
     #[command(hide = true)]
     Holder(holder::Args),
+    #[command(hide = true)]
+    Vmm(vmm::Args),
 }
 
 fn main() -> ExitCode {
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
         Command::Completions(args) => completions::run(args).map(|()| ExitCode::SUCCESS),
         Command::Man(args) => man::run(args).map(|()| ExitCode::SUCCESS),
         Command::Holder(args) => holder::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Vmm(args) => vmm::run(args).map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {
         // The whole chain in one line: what failed, and what made it fail.

@@ -171,7 +171,7 @@ fn network(args: &Args, bus: Bus, accel: &str, folder: &Path, qemu: &mut Command
 }
 
 /// Words for the platform, and behind `--` the service's.
-fn kernel_command_line(args: &Args) -> String {
+pub(super) fn kernel_command_line(args: &Args) -> String {
     let ip = match (&args.ip, &args.net) {
         (Some(ip), _) => format!("ip={ip} "),
         (None, Network::User) => format!("ip={USER_NETWORK_IP} "),
