@@ -1,13 +1,13 @@
 //! The console of a VM on two files of the host, one for text from the guest and one for input to it (virtio 1.2, section 5.3).
 
-use crate::device::{Device, Turn};
+use crate::device::{Device, Host, Turn};
 use crate::rings::Ring;
 use anyhow::{Context, Result, ensure};
 use glass_lib_jail::SystemCalls;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use virtio_queue::QueueT;
 use vm_memory::GuestMemoryMmap;
 
@@ -118,8 +118,9 @@ impl Device for Console {
         self.print(memory, transmit).map(|_| ())
     }
 
-    fn host(&self) -> Option<(BorrowedFd<'_>, &'static str)> {
-        self.input.as_ref().map(|input| (input.as_fd(), "the console's input is lost"))
+    fn host(&self) -> Option<Host<'_>> {
+        let host = |file| Host { file, events: PollFlags::IN, error: "the console's input is lost" };
+        self.input.as_ref().map(|input| host(input.as_fd()))
     }
 }
 

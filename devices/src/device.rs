@@ -46,9 +46,19 @@ pub trait Device {
     /// Returns when the device does not use the guest's memory any more.
     fn finish(&mut self, memory: &GuestMemoryMmap, rings: &mut [Ring]) -> Result<()>;
 
-    /// A file that becomes readable when the host has something for the device, and what is wrong if it reports an error instead, which ends the
-    /// device. `None` if the host never has something.
-    fn host(&self) -> Option<(BorrowedFd<'_>, &'static str)>;
+    /// What shows that the host has something for the device; `None` if it never has.
+    fn host(&self) -> Option<Host<'_>>;
+}
+
+/// What a device waits for at the host.
+#[derive(Debug, Clone, Copy)]
+pub struct Host<'a> {
+    /// A file.
+    pub file: BorrowedFd<'a>,
+    /// What becomes possible with it.
+    pub events: PollFlags,
+    /// What is wrong if it reports an error instead, which ends the device.
+    pub error: &'static str,
 }
 
 /// How a turn of a device ended.
@@ -123,7 +133,7 @@ impl<D: Device> Served<D> {
         polled.extend(self.notifications().map(|notification| PollFd::from_borrowed_fd(notification, PollFlags::IN)));
         let notifications = 1..polled.len();
         let host = self.device.host().filter(|_| turn == Turn::Done);
-        polled.extend(host.map(|(file, _)| PollFd::from_borrowed_fd(file, PollFlags::IN)));
+        polled.extend(host.map(|host| PollFd::from_borrowed_fd(host.file, host.events)));
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let limit = if turn == Turn::Busy { Some(&now) } else { None };
         match poll(&mut polled, limit) {
@@ -136,8 +146,8 @@ impl<D: Device> Served<D> {
                 let _ = rustix::io::read(notification, &mut [0; 8]);
             }
         }
-        if let (Some((_, error)), Some(polled)) = (host, polled.get(notifications.end)) {
-            ensure!(!polled.revents().contains(PollFlags::ERR), "{error}");
+        if let (Some(host), Some(polled)) = (host, polled.get(notifications.end)) {
+            ensure!(!polled.revents().contains(PollFlags::ERR), "{}", host.error);
         }
         Ok(!polled[0].revents().is_empty())
     }

@@ -1,11 +1,10 @@
 //! A source of random bytes of the host (virtio 1.2, section 5.4).
 
-use crate::device::{Device, Turn};
+use crate::device::{Device, Host, Turn};
 use crate::rings::Ring;
 use anyhow::{Context, Result};
 use glass_lib_jail::SystemCalls;
 use rustix::rand::{GetRandomFlags, getrandom};
-use std::os::fd::BorrowedFd;
 use virtio_queue::QueueT;
 use vm_memory::GuestMemoryMmap;
 
@@ -74,7 +73,7 @@ impl Device for Entropy {
         Ok(())
     }
 
-    fn host(&self) -> Option<(BorrowedFd<'_>, &'static str)> {
+    fn host(&self) -> Option<Host<'_>> {
         None
     }
 }

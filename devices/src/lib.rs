@@ -16,9 +16,9 @@ mod vhost_user;
 
 use anyhow::Result;
 pub use card::check as check_tap;
-pub use card::{Card, Tap};
+pub use card::{Card, Link, Stream, Tap, UserNetwork};
 pub use console::Console;
-pub use device::{Device, FEATURES_OF_ALL, Served, Started, Turn};
+pub use device::{Device, FEATURES_OF_ALL, Host, Served, Started, Turn};
 pub use disk::{Disk, DiskOptions, has_io_uring};
 pub use entropy::Entropy;
 pub use jail::allow_control;

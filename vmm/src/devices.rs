@@ -4,22 +4,37 @@ use std::fs::File;
 use std::os::fd::AsFd;
 
 use anyhow::{Context, Result};
-use glass_devices::{Card, Console, Device, Disk, Entropy, Tap};
+use glass_devices::{Card, Console, Device, Disk, Entropy, Stream, Tap};
 use glass_lib_jail::SystemCalls;
 use kvm_bindings::CpuId;
 use kvm_ioctls::{IoEventAddress, NoDatamatch};
 use vmm_sys_util::eventfd::EventFd;
 
-use crate::Machine;
 use crate::bus::{DEVICES_MAX, Window, address};
 use crate::processor::has_random;
 use crate::registers::{Registers, WINDOW_BYTES, WRITE_ONLY, offset};
 use crate::sys::{Slots, event};
 use crate::worker::{Signals, Worker};
+use crate::{Machine, Network};
 
 /// The pin of the I/O APIC of the first device.
 const FIRST_PIN: u32 = 16;
 const _: () = assert!(FIRST_PIN as usize + DEVICES_MAX <= 24, "the I/O APIC has 24 pins");
+
+/// A network card, opened.
+pub enum OpenCard {
+    Tap(Card<Tap>),
+    Stream(Card<Stream>),
+}
+
+/// Opens what is behind a card with this address; `None` without one.
+pub fn open_card(network: &Network, mac: [u8; 6]) -> Result<Option<OpenCard>> {
+    Ok(match network {
+        Network::None => None,
+        Network::Tap(name) => Some(OpenCard::Tap(Card::new(Tap::open(name)?).with_address(mac))),
+        Network::User(user) => Some(OpenCard::Stream(Card::new(user.start(mac)?).with_address(mac))),
+    })
+}
 
 /// What the devices are, and what they need.
 pub struct Devices {
@@ -30,8 +45,8 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Opens all devices of a VM whose processors have these features.
-    pub fn open(machine: &Machine, slots: &Slots, features: &CpuId) -> Result<Devices> {
+    /// Opens all devices of a VM, with its card, whose processors have these features.
+    pub fn open(machine: &Machine, card: Option<OpenCard>, slots: &Slots, features: &CpuId) -> Result<Devices> {
         let (acknowledged, _) = event()?;
         let system_calls = SystemCalls::of_every_program();
         let mut devices = Devices { windows: Vec::new(), system_calls, acknowledged };
@@ -41,8 +56,10 @@ impl Devices {
         if let Some((path, options)) = &machine.disk {
             devices.add(slots, Disk::open(path, *options)?)?;
         }
-        if let Some(name) = &machine.tap {
-            devices.add(slots, Card::new(Tap::open(name)?).with_address(machine.mac))?;
+        match card {
+            None => {}
+            Some(OpenCard::Tap(card)) => devices.add(slots, card)?,
+            Some(OpenCard::Stream(card)) => devices.add(slots, card)?,
         }
         let copy = |file: &dyn AsFd| file.as_fd().try_clone_to_owned().map(File::from);
         let files = copy(&std::io::stdin()).and_then(|input| Ok((input, copy(&std::io::stdout())?)));

@@ -23,7 +23,7 @@ use anyhow::{Context, Result};
 use boot::Image;
 use bus::{BUS_BYTES, Bus, WINDOWS};
 use devices::Devices;
-use glass_devices::DiskOptions;
+use glass_devices::{DiskOptions, UserNetwork};
 use kvm_bindings::KVM_MAX_CPUID_ENTRIES;
 use kvm_ioctls::Kvm;
 use processor::Shared;
@@ -53,10 +53,21 @@ pub struct Machine {
     pub cores: u8,
     /// A file or block device that is its disk.
     pub disk: Option<(PathBuf, DiskOptions)>,
-    /// The TAP device behind its network card.
-    pub tap: Option<String>,
-    /// The address of its network card.
+    /// What is behind its network card.
+    pub network: Network,
+    /// The address of the card.
     pub mac: [u8; 6],
+}
+
+/// What is behind a network card.
+#[derive(Debug, Clone)]
+pub enum Network {
+    /// There is no card.
+    None,
+    /// An existing TAP device.
+    Tap(String),
+    /// The host's sockets.
+    User(UserNetwork),
 }
 
 /// Runs a VM in this process until it ends, and exits with the status that QEMU with `isa-debug-exit` has: its console is on standard output and
@@ -65,6 +76,8 @@ pub struct Machine {
 /// # Errors
 /// The VM cannot start.
 pub fn run(machine: &Machine) -> Result<()> {
+    // First, because it takes longer than all else.
+    let card = devices::open_card(&machine.network, machine.mac)?;
     // It stays open: a profiler requests of it what this host's KVM can do.
     let kvm = Kvm::new().context("cannot open /dev/kvm")?;
     let features = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).context("KVM has no features")?;
@@ -74,7 +87,7 @@ pub fn run(machine: &Machine) -> Result<()> {
     let slots = Slots::new(vm, memory(machine.memory_bytes)?, windows, WINDOWS)?;
     slots.vm().set_tss_address(KVM_PAGES).context("KVM has no room for its pages")?;
     slots.vm().create_irq_chip().context("KVM makes no interrupt controllers")?;
-    let devices = Devices::open(machine, &slots, &features)?;
+    let devices = Devices::open(machine, card, &slots, &features)?;
     let command_line = devices.words() + &machine.command_line;
     let image = std::fs::read(&machine.image).with_context(|| format!("cannot read {}", machine.image.display()))?;
     let entry = boot::place(&Image(&image), slots.memory(), &command_line, machine.cores)?;

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use kvm_bindings::{CpuId, kvm_regs, kvm_segment};
+use kvm_bindings::{CpuId, kvm_cpuid_entry2, kvm_regs, kvm_segment};
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use vm_memory::VolatileMemory;
 
@@ -19,6 +19,11 @@ use crate::sys::Slots;
 /// CPUID leaf 1: there is a hypervisor; the processor has RDRAND.
 const HYPERVISOR: u32 = 1 << 31;
 const RDRAND: u32 = 1 << 30;
+/// The hypervisor's first leaf, and the one with the rates of its clocks in kHz: the TSC's, and that of the local APIC's timer.
+const HYPERVISOR_LEAF: u32 = 0x4000_0000;
+const TIMING_LEAF: u32 = 0x4000_0010;
+/// KVM's timer counts nanoseconds, unless a VMM changes that (`KVM_CAP_X86_APIC_BUS_CYCLES_NS`).
+const TIMER_KHZ: u32 = 1_000_000;
 /// How long a processor waits that KVM does not run: one that waits for its start may return from there.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -44,9 +49,14 @@ pub fn make(slots: &Slots, index: u8, features: &CpuId) -> Result<VcpuFd> {
                 leaf.ecx |= HYPERVISOR;
             }
             0xb | 0x1f => leaf.edx = index.into(),
+            HYPERVISOR_LEAF => leaf.eax = leaf.eax.max(TIMING_LEAF),
             _ => {}
         }
     }
+    let tsc_khz = processor.get_tsc_khz().unwrap_or(0);
+    let timing = kvm_cpuid_entry2 { function: TIMING_LEAF, eax: tsc_khz, ebx: TIMER_KHZ, ..Default::default() };
+    // Without it the guest measures both.
+    let _ = features.push(timing);
     processor.set_cpuid2(&features).context("KVM refuses the host's features of a processor")?;
     // Without it each write is an exit.
     let _ = processor.map_coalesced_mmio_ring();

@@ -295,7 +295,7 @@ mod tests {
         agree(&mut registers, VERSION_1 | OFFERED);
         assert_eq!(read(&registers, offset::STATUS), 11);
         write(&mut registers, offset::QUEUE_SELECT, 1);
-        assert_eq!(read(&registers, offset::QUEUE_SIZE_MAX), QUEUE_SIZE_MAX.into());
+        assert_eq!(read(&registers, offset::QUEUE_SIZE_MAX), u32::from(QUEUE_SIZE_MAX));
         for (at, value) in [
             (offset::QUEUE_SIZE, 64),
             (offset::QUEUE_DESCRIPTORS, 0x1000),

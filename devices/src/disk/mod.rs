@@ -10,7 +10,7 @@ mod request;
 #[cfg(test)]
 mod tests;
 
-use crate::device::{Device, Turn};
+use crate::device::{Device, Host, Turn};
 use crate::rings::Ring;
 use anyhow::{Context, Result, anyhow, ensure};
 use engine::Engine;
@@ -18,9 +18,9 @@ pub use engine::has_io_uring;
 use glass_lib_jail::SystemCalls;
 use glass_lib_lock::{Access, Refused};
 use request::{Limits, RANGE_SECTORS_MAX, Request, SECTOR_BYTES, Work};
+use rustix::event::PollFlags;
 use std::fs::OpenOptions;
 use std::io::{Seek, SeekFrom};
-use std::os::fd::BorrowedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -251,8 +251,8 @@ impl Device for Disk {
         Ok(())
     }
 
-    fn host(&self) -> Option<(BorrowedFd<'_>, &'static str)> {
-        Some((self.engine.ends(), "the disk's requests are lost"))
+    fn host(&self) -> Option<Host<'_>> {
+        Some(Host { file: self.engine.ends(), events: PollFlags::IN, error: "the disk's requests are lost" })
     }
 }
 

@@ -1,8 +1,8 @@
 //! `glass vmm`: the process of a VM that `glass run` starts in place of QEMU.
 
 use anyhow::{Context, Result, ensure};
-use glass_devices::DiskOptions;
-use glass_vmm::Machine;
+use glass_devices::{DiskOptions, UserNetwork};
+use glass_vmm::{Machine, Network};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use std::path::PathBuf;
 
@@ -29,6 +29,12 @@ pub struct Args {
     /// A TAP device behind the network card.
     #[arg(long)]
     tap: Option<String>,
+    /// The program passt, which is the network behind the card.
+    #[arg(long, conflicts_with = "tap")]
+    passt: Option<PathBuf>,
+    /// A TCP port of 127.0.0.1 and the VM's port to which it leads.
+    #[arg(long, value_name = "HOST:GUEST", value_parser = parse_port)]
+    port: Vec<(u16, u16)>,
     /// The process with which the VM ends.
     #[arg(long)]
     parent: Option<i32>,
@@ -53,7 +59,16 @@ pub fn run(args: Args) -> Result<()> {
         memory_bytes: args.memory,
         cores: args.cores,
         disk: args.disk.map(|path| (path, options)),
-        tap: args.tap,
+        network: match (args.tap, args.passt) {
+            (Some(name), _) => Network::Tap(name),
+            (None, Some(program)) => Network::User(UserNetwork { program, ports: args.port }),
+            (None, None) => Network::None,
+        },
         mac: MAC,
     })
+}
+
+fn parse_port(text: &str) -> Result<(u16, u16), String> {
+    let ports = text.split_once(':').and_then(|(host, guest)| Some((host.parse().ok()?, guest.parse().ok()?)));
+    ports.ok_or_else(|| format!("`{text}` is no pair of ports"))
 }

@@ -1,8 +1,9 @@
 //! Our own VMM in place of QEMU: for which VMs, and the command that starts it.
 
-use super::options::{Bus, Machine, Network, Vmm};
+use super::options::{Bus, Machine, Network, Vmm, tcp_ports};
 use super::{Args, qemu};
 use anyhow::{Context, Result, bail};
+use glass_devices::UserNetwork;
 use std::path::Path;
 use std::process::Command;
 
@@ -38,7 +39,10 @@ fn obstacle(args: &Args, accel: &str) -> Option<String> {
         (args.qemu_firmware, "it has no firmware"),
         (args.vsock.is_some(), "it has no vsock"),
         (args.share.is_some(), "it has no shared directories"),
-        (args.net == Network::User, "it has no user-mode network"),
+        (
+            args.net == Network::User && user_network(args).is_none(),
+            "its user network needs passt: `apt-get install passt`",
+        ),
         (args.cores > u32::from(glass_vmm::CORES_MAX), "it does not have so many cores"),
         (
             args.disk.is_some() && !glass_devices::has_io_uring(),
@@ -46,6 +50,11 @@ fn obstacle(args: &Args, accel: &str) -> Option<String> {
         ),
     ];
     lacks.into_iter().find(|(lacks, _)| *lacks).map(|(_, why)| why.to_owned())
+}
+
+/// The network of an ordinary user, if it is installed.
+fn user_network(args: &Args) -> Option<UserNetwork> {
+    UserNetwork::find(tcp_ports(&args.port).collect())
 }
 
 /// The command that runs the VM.
@@ -59,8 +68,14 @@ pub(super) fn command(args: &Args, image: &Path) -> Result<Command> {
         command.arg("--disk").arg(disk);
         command.args(args.disk_direct.then_some("--disk-direct"));
     }
-    if let Network::Tap(name) = &args.net {
-        command.args(["--tap", name]);
+    match &args.net {
+        Network::None => {}
+        Network::Tap(name) => _ = command.args(["--tap", name]),
+        Network::User => {
+            let UserNetwork { program, ports } = user_network(args).context("passt is not there any more")?;
+            command.arg("--passt").arg(program);
+            command.args(ports.iter().flat_map(|(host, guest)| ["--port".to_owned(), format!("{host}:{guest}")]));
+        }
     }
     Ok(command)
 }
