@@ -52,8 +52,8 @@ impl Image<'_> {
             match self.number::<4>(header)? {
                 SEGMENT => {
                     let (address, content) = (field(24)?, content()?);
-                    let room = || format!("the image needs memory at {address:#x}: give the VM more");
-                    memory.write_slice(content, GuestAddress(address)).with_context(room)?;
+                    let short = || format!("the image needs memory at {address:#x}: give the VM more");
+                    memory.write_slice(content, GuestAddress(address)).with_context(short)?;
                 }
                 NOTES => entry = entry_in(&Image(content()?)).or(entry),
                 _ => {}

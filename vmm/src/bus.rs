@@ -65,7 +65,7 @@ impl Bus {
     /// Writes bytes that the guest has written to an address; no effect where no device is. Returns the number of the window.
     ///
     /// # Errors
-    /// A device cannot be stopped; the VM cannot go on.
+    /// A device cannot be stopped, so the VM has to end.
     pub fn write(&mut self, address: u64, bytes: &[u8]) -> Result<Option<usize>> {
         let Some((index, at)) = place(address) else { return Ok(None) };
         let Some(Window { registers, attached }) = self.windows.get_mut(index) else { return Ok(None) };

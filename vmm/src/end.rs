@@ -12,7 +12,7 @@ pub fn failed(why: &str) -> ! {
     process::exit(FAILED)
 }
 
-/// A thread without which the VM cannot go on: if it panics, the VM ends.
+/// A thread that the VM needs: if it panics, the VM ends.
 pub struct Vital(&'static str);
 
 /// Marks the current thread, as long as the result lives.

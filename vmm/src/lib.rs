@@ -10,6 +10,8 @@ mod jail;
 mod ports;
 mod processor;
 mod registers;
+#[cfg(feature = "script")]
+pub mod script;
 #[allow(unsafe_code)] // memory slots, descriptors
 mod sys;
 mod worker;

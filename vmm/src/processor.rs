@@ -82,7 +82,7 @@ enum Access {
     Write { address: u64, bytes: [u8; 8], count: usize },
 }
 
-/// Runs a processor until the guest ends the VM, with that status, or cannot go on. Never returns on a processor that others outlive.
+/// Runs a processor until the guest ends the VM, whose process exits with that status, or until the VM has to end for another reason.
 pub fn run(mut processor: VcpuFd, shared: &Shared) -> ! {
     let _guard = end::with_thread("a virtual processor");
     match run_until_end(&mut processor, shared) {

@@ -136,8 +136,8 @@ impl State {
 impl Registers {
     /// Registers of the device `id` (section 5), which offers `features` beside those of every device.
     pub fn new(id: u32, features: u64, config: &[u8], queues: usize) -> Registers {
-        let room = (WINDOW_BYTES - offset::CONFIG) as usize;
-        let config = config[..config.len().min(room)].to_vec();
+        let bytes_max = (WINDOW_BYTES - offset::CONFIG) as usize;
+        let config = config[..config.len().min(bytes_max)].to_vec();
         Registers { id, features: features | FEATURES_OF_ALL, config, state: State::new(queues) }
     }
 

@@ -17,8 +17,9 @@ const LENGTH_BYTES: usize = 4;
 /// What frames may have: their Ethernet header, and what passt takes at most.
 const FRAME_BYTES_MIN: usize = 14;
 const FRAME_BYTES_MAX: usize = 65535;
-/// The longest packet in a frame that passt takes.
+/// The longest packet in a frame that passt takes, and a length of which several are on their way with small windows.
 const MTU: u16 = 65520;
+const MTU_NARROW: u16 = 16 << 10;
 /// Bytes that are read at once.
 const READ_BYTES: usize = 256 << 10;
 /// In the flags of a frame's header: its checksums are right (virtio 1.2, section 5.1.6.1). No wire is in between that could change them.
@@ -168,7 +169,7 @@ impl Link for Stream {
     }
 
     fn mtu(&self) -> Option<u16> {
-        Some(MTU)
+        Some(if self.is_narrow { MTU_NARROW } else { MTU })
     }
 
     fn agree(&mut self, header_bytes: usize, features: u64) -> Result<()> {
@@ -192,11 +193,11 @@ impl Link for Stream {
         let mut header = [0; HEADER_BYTES];
         header[0] = self.flags;
         let bytes = self.header_bytes + frame.len();
-        let room: usize = pieces.iter().map(|piece| piece.iov_len).sum();
+        let bytes_max: usize = pieces.iter().map(|piece| piece.iov_len).sum();
         let whole = [&header[..self.header_bytes], frame].concat();
         // SAFETY: the caller's promise.
         unsafe { copy_to(pieces, &whole) };
-        Ok(bytes.min(room))
+        Ok(bytes.min(bytes_max))
     }
 
     unsafe fn write(&mut self, pieces: &[libc::iovec]) -> io::Result<usize> {
@@ -209,7 +210,7 @@ impl Link for Stream {
         if self.is_narrow && bytes <= SYN_FRAME_BYTES_MAX {
             // SAFETY: the caller's promise.
             let frame = unsafe { copy_from(pieces, self.header_bytes, &mut start[..bytes]) };
-            if without_window_scale(frame) {
+            if with_smaller_window(frame) {
                 let piece = libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: frame.len() };
                 // SAFETY: it is our copy, which lives until the end.
                 return unsafe { self.send(&[piece], 0) }.map(|()| all);
@@ -259,12 +260,13 @@ unsafe fn copy_from<'a>(pieces: &[libc::iovec], mut skipped: usize, to: &'a mut 
     to
 }
 
-/// If a frame opens a connection of TCP, takes the factor of its window out of it (RFC 7323, section 2.2), whether it did so. Then the other side
-/// has at most 64 KiB on their way, for which its socket has room: passt, as of March 2023, loses what has none.
-fn without_window_scale(frame: &mut [u8]) -> bool {
+/// If a frame opens a connection of TCP, makes the factor of its window an eighth (RFC 7323, section 2.2); whether it did so. The other side
+/// then has an eighth of what the guest's stack has room for on its way, for which its socket has room: passt, as of March 2023, loses what has none.
+fn with_smaller_window(frame: &mut [u8]) -> bool {
     const SYN: u8 = 2;
     const NONE: u8 = 1;
     const WINDOW_SCALE: [u8; 2] = [3, 3];
+    const NARROWER_LOG2: u8 = 3;
     let start = match frame.get(12..15) {
         Some([8, 0, version]) if frame.get(23) == Some(&6) => 14 + usize::from(version & 15) * 4,
         Some([0x86, 0xdd, _]) if frame.get(20) == Some(&6) => 14 + 40,
@@ -282,7 +284,7 @@ fn without_window_scale(frame: &mut [u8]) -> bool {
             [0, ..] => return false,
             [NONE, ..] => at += 1,
             [kind, bytes, ..] if [kind, bytes] == WINDOW_SCALE && option.len() >= 3 => {
-                option[..3].fill(NONE);
+                option[2] = option[2].saturating_sub(NARROWER_LOG2);
                 return true;
             }
             [_, bytes, ..] if bytes >= 2 => at += usize::from(bytes),
@@ -321,9 +323,9 @@ mod tests {
         (Stream::new(ours, ADDRESS, 0, None).unwrap(), theirs)
     }
 
-    fn read(stream: &mut Stream, room: usize) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; room];
-        let (first, second) = bytes.split_at_mut(room / 2);
+    fn read(stream: &mut Stream, bytes_max: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; bytes_max];
+        let (first, second) = bytes.split_at_mut(bytes_max / 2);
         let pieces =
             [first, second].map(|part| libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() });
         // SAFETY: both are parts of `bytes`, which is not used meanwhile.
@@ -417,7 +419,7 @@ mod tests {
             bytes.split_off(LENGTH_BYTES)
         };
         let narrow = sent(&mut stream, &frame);
-        assert_eq!(narrow[54..66], [2, 4, 5, 0xb4, 1, 1, 1, 1, 4, 2, 1, 0]);
+        assert_eq!(narrow[54..66], [2, 4, 5, 0xb4, 1, 3, 3, 4, 4, 2, 1, 0]);
         assert_eq!(narrow[..54], frame[..54]);
         // Any bytes are a frame; none makes it panic, and without SYN all stays as it is.
         frame[47] = 0x10;
@@ -427,7 +429,7 @@ mod tests {
                 let mut other = frame.clone();
                 (other[47], other[at]) = (2, value);
                 for bytes in FRAME_BYTES_MIN..=other.len() {
-                    without_window_scale(&mut other[..bytes].to_vec());
+                    with_smaller_window(&mut other[..bytes].to_vec());
                 }
             }
         }
@@ -435,7 +437,7 @@ mod tests {
         (v6[12], v6[13], v6[14], v6[20]) = (0x86, 0xdd, 0x60, 6);
         (v6[66], v6[67]) = (0x60, 0x12);
         v6[74..78].copy_from_slice(&[3, 3, 7, 0]);
-        assert_eq!(sent(&mut stream, &v6)[74..78], [1, 1, 1, 0]);
+        assert_eq!(sent(&mut stream, &v6)[74..78], [3, 3, 4, 0]);
         stream.is_narrow = false;
         assert_eq!(sent(&mut stream, &v6)[74..78], [3, 3, 7, 0]);
     }

@@ -21,7 +21,7 @@ pub(super) fn choose(args: &Args, accel: &str) -> Result<Choice> {
         (Vmm::Qemu, _) => Ok(Choice { is_own: false, remark: None }),
         (_, None) => Ok(Choice { is_own: true, remark: None }),
         (Vmm::Own, Some(obstacle)) => bail!("our own VMM cannot run this VM: {obstacle}; use --vmm qemu, or auto"),
-        // Without KVM there is a remark already, and what QEMU alone has was asked for.
+        // Without KVM there is a remark already.
         (Vmm::Auto, Some(obstacle)) => {
             let remark = (accel == "kvm").then(|| format!("by QEMU, because {obstacle}"));
             Ok(Choice { is_own: false, remark })
