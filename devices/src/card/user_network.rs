@@ -71,7 +71,7 @@ impl UserNetwork {
             ("--address", ADDRESS.to_string()),
             ("--netmask", PREFIX_BITS.to_string()),
             ("--gateway", GATEWAY.to_string()),
-            ("--dns", NAME_SERVER.to_string()),
+            // Queries to it are forwarded to the host's name server.
             ("--dns-forward", NAME_SERVER.to_string()),
         ];
         words.extend(addresses.into_iter().flat_map(|(option, value)| [option.to_owned(), value]));

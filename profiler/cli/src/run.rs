@@ -62,7 +62,8 @@ pub struct Args {
     /// Which of QEMU's machines: `microvm`, which starts faster, or `q35`, a PC.
     #[arg(long, value_enum, default_value_t = Machine::Microvm)]
     machine: Machine,
-    /// Bus of the VM's devices [default: pci]; `mmio` (microvm only) boots some milliseconds faster and has lower throughput.
+    /// Bus of the devices of QEMU's VM [default: pci]; `mmio` (microvm only) boots some milliseconds faster and has lower throughput. Our own VMM
+    /// has `mmio`.
     #[arg(long, value_enum)]
     bus: Option<Bus>,
     /// Boot by QEMU's firmware; without this option microvm boots by the image's, which takes less time.
@@ -92,22 +93,23 @@ pub struct Args {
     /// Forward a TCP port of 127.0.0.1 to the VM, to a TCP port or to `vsock:PORT`; may be given several times. VMs only.
     #[arg(long, value_name = "HOST[:GUEST]", value_parser = parse_port)]
     port: Vec<Port>,
-    /// Network of the VM: `user` (QEMU's user-mode network, needs no privileges), `none`, or `tap=NAME` of an existing TAP device.
+    /// Network of the VM: `user` (connections of the host, by passt for our own VMM and by QEMU itself otherwise; needs no privileges), `none`, or
+    /// `tap=NAME` of an existing TAP device.
     #[arg(long, default_value = "user", value_parser = parse_network)]
     net: Network,
     /// Give the service vsock; its clients connect to the unix socket PATH and write `CONNECT PORT` and a line end.
     /// Without PATH, a VM gets a socket whose path is printed. A VM needs the program vhost-device-vsock
     #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
     vsock: Option<Option<PathBuf>>,
-    /// Address of the VM: `dhcp` or `ADDRESS/PREFIX[,GATEWAY]` [default: an address of QEMU's user-mode network; with a TAP device
+    /// Address of the VM: `dhcp` or `ADDRESS/PREFIX[,GATEWAY]` [default: an address of the user network; with a TAP device
     /// DHCP].
     #[arg(long, value_parser = parse_ip)]
     ip: Option<String>,
-    /// IPv6 address of the VM: `auto` (from the network's routers; QEMU's user-mode network is one and gives a VM
-    /// fec0::5054:ff:fe12:3456, from which connections lead out only), `off` or `ADDRESS/PREFIX[,GATEWAY]` [default: auto].
+    /// IPv6 address of the VM: `auto` (from the network's routers; QEMU's user network is one and gives a VM
+    /// fec0::5054:ff:fe12:3456, passt has the prefix of a host with IPv6; connections lead out only), `off` or `ADDRESS/PREFIX[,GATEWAY]` [default: auto].
     #[arg(long, value_parser = parse_ip6)]
     ip6: Option<String>,
-    /// Name servers of the VM [default: those of the DHCP server and of IPv6 routers; with QEMU's user-mode network the host's].
+    /// Name servers of the VM [default: those of the DHCP server and of IPv6 routers; with the user network the host's].
     #[arg(long, value_name = "ADDRESS[,ADDRESS]", value_delimiter = ',')]
     dns: Vec<IpAddr>,
     /// Print messages of this level and more severe ones.

@@ -26,7 +26,7 @@ pub(super) fn check(args: &Args) -> Checked<()> {
         glass_devices::check_tap(name)?;
     }
     if args.net != Network::User && tcp_ports(&args.port).next().is_some() {
-        bail!("--port needs QEMU's own network: leave out --net, or connect to the address of the VM");
+        bail!("--port needs the user network: leave out --net, or connect to the address of the VM");
     }
     if args.print_command {
         return Ok(());
