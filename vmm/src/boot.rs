@@ -1,7 +1,9 @@
 //! What an image finds when it starts: its segments, the structures of PVH (Xen's `arch-x86/hvm/start_info.h`), and ACPI's table of processors.
 
+use std::os::unix::fs::FileExt;
+
 use anyhow::{Context, Result, ensure};
-use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
+use vm_memory::{Address, Bytes as _, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
 /// Memory below the image, which is the VMM's until the entry and stays as it is.
 pub const START_INFO: u64 = 0x6000;
@@ -25,37 +27,42 @@ const TYPE_RAM: u64 = 1;
 const LOCAL_APIC: u32 = 0xfee0_0000;
 const IO_APIC: u32 = 0xfec0_0000;
 
-/// An image: bytes that are read as numbers.
-pub struct Image<'a>(pub &'a [u8]);
+/// An ELF file, of which only what is needed is read: most of an image is symbols.
+pub struct Image<F>(pub F);
 
-impl Image<'_> {
-    fn number<const BYTES: usize>(&self, at: u64) -> Result<u64> {
-        let bytes = self.bytes(at, BYTES as u64)?;
-        Ok(bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
-    }
+/// The longest notes that are read: ours have 20 bytes.
+const NOTES_BYTES_MAX: u64 = 64 << 10;
+const CUT_OFF: &str = "the image is cut off: build it again";
 
-    fn bytes(&self, at: u64, count: u64) -> Result<&[u8]> {
-        let range = at.checked_add(count).and_then(|end| Some(usize::try_from(at).ok()?..usize::try_from(end).ok()?));
-        range.and_then(|range| self.0.get(range)).context("the image is cut off: build it again")
+impl<F: FileExt> Image<F> {
+    fn bytes(&self, at: u64, count: u64) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; usize::try_from(count).context(CUT_OFF)?];
+        self.0.read_exact_at(&mut bytes, at).context(CUT_OFF)?;
+        Ok(bytes)
     }
 
     /// Copies the image's segments to memory; returns its PVH entry.
     fn load(&self, memory: &GuestMemoryMmap) -> Result<u64> {
         const SEGMENT: u64 = 1;
         const NOTES: u64 = 4;
-        ensure!(self.bytes(0, 5)? == b"\x7fELF\x02", "the image is no ELF file of 64 bits");
+        let header = self.bytes(0, 64)?;
+        ensure!(header.starts_with(b"\x7fELF\x02"), "the image is no ELF file of 64 bits");
+        let number = |bytes: &[u8], at, count| number(bytes, at, count).context(CUT_OFF);
+        let (first, bytes, count) = (number(&header, 32, 8)?, number(&header, 54, 2)?, number(&header, 56, 2)?);
+        let headers = self.bytes(first, bytes * count)?;
         let mut entry = None;
-        for index in 0..self.number::<2>(56)? {
-            let header = self.number::<8>(32)?.saturating_add(index * self.number::<2>(54)?);
-            let field = |at: u64| self.number::<8>(header.saturating_add(at));
-            let content = || self.bytes(field(8)?, field(32)?);
-            match self.number::<4>(header)? {
+        for header in headers.chunks_exact((bytes as usize).max(1)) {
+            let field = |at| number(header, at, 8);
+            let (offset, bytes) = (field(8)?, field(32)?);
+            match number(header, 0, 4)? {
                 SEGMENT => {
-                    let (address, content) = (field(24)?, content()?);
-                    let short = || format!("the image needs memory at {address:#x}: give the VM more");
-                    memory.write_slice(content, GuestAddress(address)).with_context(short)?;
+                    let address = GuestAddress(field(24)?);
+                    let short = || format!("the image needs memory at {:#x}: give the VM more", address.0);
+                    let last = address.checked_add(bytes).with_context(short)?;
+                    ensure!(bytes == 0 || memory.check_range(address, (last.0 - address.0) as usize), short());
+                    memory.write_slice(&self.bytes(offset, bytes)?, address).with_context(short)?;
                 }
-                NOTES => entry = entry_in(&Image(content()?)).or(entry),
+                NOTES if bytes <= NOTES_BYTES_MAX => entry = entry_in(&self.bytes(offset, bytes)?).or(entry),
                 _ => {}
             }
         }
@@ -63,22 +70,28 @@ impl Image<'_> {
     }
 }
 
+/// A number of `count` bytes; `None` behind the end.
+fn number(bytes: &[u8], at: usize, count: usize) -> Option<u64> {
+    let bytes = bytes.get(at..at.checked_add(count)?)?;
+    Some(bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
+}
+
 /// The PVH entry in notes of an ELF file.
-fn entry_in(notes: &Image) -> Option<u64> {
+fn entry_in(notes: &[u8]) -> Option<u64> {
     const PHYS32_ENTRY: u64 = 18;
-    let mut at = 0_u64;
+    let mut at = 0_usize;
     loop {
-        let (name, value) = (notes.number::<4>(at).ok()?, notes.number::<4>(at + 4).ok()?);
+        let (name, value) = (number(notes, at, 4)? as usize, number(notes, at + 4, 4)? as usize);
         let start = at + 12 + name.next_multiple_of(4);
-        if notes.number::<4>(at + 8).ok()? == PHYS32_ENTRY {
-            return notes.number::<4>(start).ok();
+        if number(notes, at + 8, 4)? == PHYS32_ENTRY {
+            return number(notes, start, 4);
         }
         at = start + value.next_multiple_of(4);
     }
 }
 
 /// Places an image, and what it gets from a VMM, in memory that is zero; returns its entry.
-pub fn place(image: &Image, memory: &GuestMemoryMmap, command_line: &str, cores: u8) -> Result<u64> {
+pub fn place(image: &Image<impl FileExt>, memory: &GuestMemoryMmap, command_line: &str, cores: u8) -> Result<u64> {
     let entry = image.load(memory)?;
     ensure!(
         command_line.len() < COMMAND_LINE_BYTES_MAX,
@@ -130,6 +143,21 @@ fn describe_processors(memory: &GuestMemoryMmap, cores: u8) -> Result<()> {
 mod tests {
     use super::*;
 
+    /// A file in memory.
+    struct Bytes<'a>(&'a [u8]);
+
+    impl FileExt for Bytes<'_> {
+        fn read_at(&self, to: &mut [u8], at: u64) -> std::io::Result<usize> {
+            let left = usize::try_from(at).ok().and_then(|at| self.0.get(at..)).unwrap_or_default();
+            let count = left.len().min(to.len());
+            to[..count].copy_from_slice(&left[..count]);
+            Ok(count)
+        }
+        fn write_at(&self, _: &[u8], _: u64) -> std::io::Result<usize> {
+            panic!("an image is not written")
+        }
+    }
+
     /// An ELF file with one segment at 2 MiB and a note with the entry.
     fn image() -> Vec<u8> {
         let mut image = vec![0; 64 + 2 * 56];
@@ -160,7 +188,7 @@ mod tests {
     #[test]
     fn an_image_gets_what_a_vmm_has_to_give() {
         let memory = memory();
-        let entry = place(&Image(&image()), &memory, "ip=dhcp -- a", 3).unwrap();
+        let entry = place(&Image(Bytes(&image())), &memory, "ip=dhcp -- a", 3).unwrap();
         assert_eq!(entry, 0x20_0010);
         assert_eq!(memory.read_obj::<[u8; 4]>(GuestAddress(2 * MIB)).unwrap(), *b"code");
         assert_eq!(word(&memory, START_INFO + 48), 3 | RAM_IS_ZERO << 32);
@@ -177,18 +205,18 @@ mod tests {
     fn damaged_images_are_refused() {
         let (whole, memory) = (image(), memory());
         for bytes in 0..whole.len() {
-            assert!(place(&Image(&whole[..bytes]), &memory, "", 1).is_err(), "{bytes}");
+            assert!(place(&Image(Bytes(&whole[..bytes])), &memory, "", 1).is_err(), "{bytes}");
         }
         for at in 0..whole.len() {
             for value in [0, 0x7f, 0xff] {
                 let mut changed = whole.clone();
                 changed[at] = value;
-                let _ = place(&Image(&changed), &memory, "", 1);
+                let _ = place(&Image(Bytes(&changed)), &memory, "", 1);
             }
         }
         let mut outside = whole;
         outside[64 + 24..64 + 32].copy_from_slice(&u64::MAX.to_le_bytes());
-        let error = place(&Image(&outside), &memory, "", 1).unwrap_err();
+        let error = place(&Image(Bytes(&outside)), &memory, "", 1).unwrap_err();
         assert!(format!("{error:#}").contains("give the VM more"), "{error:#}");
     }
 }

@@ -6,12 +6,10 @@ use std::os::fd::AsFd;
 use anyhow::{Context, Result};
 use glass_devices::{Card, Console, Device, Disk, Entropy, Stream, Tap};
 use glass_lib_jail::SystemCalls;
-use kvm_bindings::CpuId;
 use kvm_ioctls::{IoEventAddress, NoDatamatch};
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::bus::{DEVICES_MAX, Window, address};
-use crate::processor::has_random;
 use crate::registers::{Registers, WINDOW_BYTES, WRITE_ONLY, offset};
 use crate::sys::{Slots, event};
 use crate::worker::{Signals, Worker};
@@ -45,12 +43,13 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Opens all devices of a VM, with its card, whose processors have these features.
-    pub fn open(machine: &Machine, card: Option<OpenCard>, slots: &Slots, features: &CpuId) -> Result<Devices> {
+    /// Opens all devices of a VM, with its card.
+    pub fn open(machine: &Machine, card: Option<OpenCard>, slots: &Slots) -> Result<Devices> {
         let (acknowledged, _) = event()?;
         let system_calls = SystemCalls::of_every_program();
         let mut devices = Devices { windows: Vec::new(), system_calls, acknowledged };
-        if !has_random(features) {
+        // A guest has the instruction where this process has it; KVM does not list it on a host that runs ring 3 natively and ring 0 not.
+        if !is_x86_feature_detected!("rdrand") {
             devices.add(slots, Entropy)?;
         }
         if let Some((path, options)) = &machine.disk {

@@ -89,11 +89,10 @@ pub fn run(machine: &Machine) -> Result<()> {
     let slots = Slots::new(vm, memory(machine.memory_bytes)?, windows, WINDOWS)?;
     slots.vm().set_tss_address(KVM_PAGES).context("KVM has no room for its pages")?;
     slots.vm().create_irq_chip().context("KVM makes no interrupt controllers")?;
-    let devices = Devices::open(machine, card, &slots, &features)?;
+    let devices = Devices::open(machine, card, &slots)?;
     let command_line = devices.words() + &machine.command_line;
-    let image = std::fs::read(&machine.image).with_context(|| format!("cannot read {}", machine.image.display()))?;
-    let entry = boot::place(&Image(&image), slots.memory(), &command_line, machine.cores)?;
-    drop(image);
+    let image = File::open(&machine.image).with_context(|| format!("cannot read {}", machine.image.display()))?;
+    let entry = boot::place(&Image(image), slots.memory(), &command_line, machine.cores)?;
     let make = |index| processor::make(&slots, index, &features);
     let mut processors = (0..machine.cores).map(make).collect::<Result<Vec<_>>>()?.into_iter();
     let first = processors.next().context("a VM has at least one processor")?;

@@ -16,9 +16,8 @@ use crate::end;
 use crate::ports::{self, Written};
 use crate::sys::Slots;
 
-/// CPUID leaf 1: there is a hypervisor; the processor has RDRAND.
+/// CPUID leaf 1: there is a hypervisor.
 const HYPERVISOR: u32 = 1 << 31;
-const RDRAND: u32 = 1 << 30;
 /// The hypervisor's first leaf, and the one with the rates of its clocks in kHz: the TSC's, and that of the local APIC's timer.
 const HYPERVISOR_LEAF: u32 = 0x4000_0000;
 const TIMING_LEAF: u32 = 0x4000_0010;
@@ -31,11 +30,6 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub struct Shared {
     pub bus: Mutex<Bus>,
     pub slots: Slots,
-}
-
-/// Whether a processor with these features has a source of random numbers.
-pub fn has_random(features: &CpuId) -> bool {
-    features.as_slice().iter().any(|leaf| leaf.function == 1 && leaf.ecx & RDRAND != 0)
 }
 
 /// Makes processor number `index` of a VM, whose local APIC has the same number.
