@@ -1,6 +1,7 @@
 //! Our own VMM: for which VMs `glass run` takes it, its jail, and how it ends.
 
-use crate::suspended::assert_walls;
+use crate::buses::PCI;
+use crate::suspended::{assert_walls, wait_until};
 use glass_tests::content::Content;
 use glass_tests::folder::Folder;
 use glass_tests::limit::within;
@@ -85,9 +86,9 @@ fn with_restart_it_starts_again() {
         let pid = queue.service_pid().unwrap();
         process::send(pid, Signal::KILL);
         let is_new = || queue.service_pid().is_ok_and(|new| new != pid);
-        crate::suspended::wait_until("it does not start again", is_new);
+        wait_until("it does not start again", is_new);
         let answers = || glass_tests::queue::answer(queue.address, Duration::from_secs(1)).is_some();
-        crate::suspended::wait_until("it does not answer again", answers);
+        wait_until("it does not answer again", answers);
         queue.take(item(7)).unwrap();
     });
 }
@@ -121,11 +122,11 @@ fn its_exit_codes_are_those_of_qemu() {
 fn qemu_runs_what_it_cannot() {
     within(LIMIT, || {
         let folder = Folder::new("own-lacks").unwrap();
-        let Some(mut refused) = run(&["--vmm", "own", "--bus", "pci"], &folder) else { return };
+        let Some(mut refused) = run(&[&["--vmm", "own"], PCI].concat(), &folder) else { return };
         assert_eq!(refused.wait(PATIENCE).and_then(|status| status.code()), Some(1));
         let said = refused.output();
         assert!(said.contains("our own VMM cannot run this VM: it has no PCI; use --vmm qemu, or auto"), "{said}");
-        let Some(mut auto) = run(&["--bus", "pci", "--", "panic"], &folder) else { return };
+        let Some(mut auto) = run(&[PCI, &["--", "panic"]].concat(), &folder) else { return };
         auto.wait(PATIENCE);
         let said = auto.output();
         assert!(said.contains("with kvm, 64 MiB; by QEMU, because it has no PCI"), "{said}");
