@@ -283,8 +283,13 @@ fn run_process(args: &Args, program: &Path, name: &str, signals: &Signals) -> Re
 /// The exit code, as a shell has it, of a program that a signal ended; prints which, unless the user requested the end.
 fn ended_by_signal(status: ExitStatus, program: &str, signals: &Signals) -> Option<u8> {
     let signal = status.signal()?;
-    let is_kill = signal == Signal::KILL.as_raw();
-    let hint = if is_kill { ": the kernel does that when memory is short (`dmesg` shows it)" } else { "" };
+    let hint = if signal == Signal::KILL.as_raw() {
+        ": the kernel does that when memory is short (`dmesg` shows it)"
+    } else if signal == Signal::SYS.as_raw() {
+        ": it made a system call that its jail forbids (`dmesg` shows which, type=1326); a guest may have taken it over, or it is a fault of glass"
+    } else {
+        ""
+    };
     if !signals.is_asked() {
         say!("glass: {program} was ended ({status}){hint}");
     }

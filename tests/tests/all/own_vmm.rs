@@ -77,6 +77,27 @@ fn nothing_is_lost_when_it_is_killed() {
     });
 }
 
+/// What a VMM that was taken over would try. And without its network a VM is no use.
+#[test]
+fn an_end_by_the_jail_or_without_the_network_is_a_sentence() {
+    within(LIMIT, || {
+        let folder = Folder::new("own-ends").unwrap();
+        let Some(mut queue) = start(&folder, &[]) else { return };
+        process::send(queue.service_pid().unwrap(), Signal::SYS);
+        wait_until("it does not end", || !queue.is_running());
+        let said = queue.output();
+        assert!(said.contains("it made a system call that its jail forbids"), "{said}");
+        let Some(mut queue) = start(&folder, &[]) else { return };
+        let pid = queue.service_pid().unwrap();
+        let passt = process::descendants(pid).into_iter().next().expect("the network is a process");
+        process::send(passt, Signal::KILL);
+        wait_until("it does not end", || !queue.is_running());
+        let said = queue.output();
+        assert!(said.contains("the network card does not work any more: its network has ended"), "{said}");
+        assert!(said.contains("with --vmm qemu a VM has a user network without passt"), "{said}");
+    });
+}
+
 #[test]
 fn with_restart_it_starts_again() {
     within(LIMIT, || {

@@ -149,6 +149,11 @@ impl Plan<'_> {
             }
             None if status.success() => Ok(0),
             None if code == 127 => bail!("there is no {QEMU}: install it with `apt-get install qemu-system-x86`"),
+            None if self.is_own && self.args.net == Network::User => {
+                bail!(
+                    "the VMM ended by itself ({status}); its message is above; with --vmm qemu a VM has a user network without passt"
+                )
+            }
             None => bail!("{vmm} ended by itself ({status}); its message is above"),
         }
     }
