@@ -1,5 +1,5 @@
-//! `boot`: from the start of `glass run IMAGE` to the first byte of an HTTP answer, in turn with a lower bound: QEMU alone with the same
-//! devices and image, which never runs the guest and quits immediately.
+//! `boot`: from the start of `glass run IMAGE` to the first byte of an HTTP answer, by our own VMM and by QEMU, in turn with a lower bound for the
+//! latter, QEMU alone with the same devices and image, which never runs the guest and quits immediately, and with the service as a process.
 
 use crate::figure::Figure;
 use crate::outcome::{Outcome, in_turn};
@@ -9,10 +9,11 @@ use anyhow::{Context, Result, bail, ensure};
 use glass_tests::folder::Folder;
 use glass_tests::port::free_port;
 use glass_tests::process::Process;
-use glass_tests::queue::{self, Options, World};
+use glass_tests::queue::World;
 use glass_tests::{programs, qemu};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -25,10 +26,19 @@ const BOOT_LIMIT: Duration = Duration::from_secs(30);
 /// first: with a limit of 8 ms these took 20 ms of a boot with TCG.
 const ATTEMPT: Duration = Duration::from_millis(500);
 
-/// What is timed.
-const KINDS: [Kind; 3] = [Kind::Hello, Kind::Queue, Kind::StartAndQuit];
+/// What runs the service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Runner {
+    /// Our own VMM.
+    Own,
+    /// QEMU, under KVM or without.
+    Qemu(World),
+    /// No VM.
+    Process,
+}
 
-#[derive(Debug, Clone, Copy)]
+/// What is timed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// The smallest service, which has no disk.
     Hello,
@@ -38,70 +48,134 @@ enum Kind {
     StartAndQuit,
 }
 
+impl Runner {
+    /// What it is timed with.
+    fn kinds(self) -> &'static [Kind] {
+        match self {
+            Runner::Own => &[Kind::Hello, Kind::Queue],
+            Runner::Qemu(_) => &[Kind::Hello, Kind::Queue, Kind::StartAndQuit],
+            Runner::Process => &[Kind::Hello],
+        }
+    }
+
+    /// The start of its figures' names.
+    fn prefix(self) -> String {
+        match self {
+            Runner::Own => "boot.own".to_owned(),
+            Runner::Qemu(World::Kvm) => "boot.qemu".to_owned(),
+            Runner::Qemu(world) => format!("boot.qemu.{world}"),
+            Runner::Process => "boot.process".to_owned(),
+        }
+    }
+
+    /// The options of `glass run` for it.
+    fn options(self) -> Vec<&'static str> {
+        match self {
+            Runner::Own => vec!["--accel", "kvm", "--vmm", "own"],
+            Runner::Qemu(World::Tcg) => vec!["--accel", "tcg", "--vmm", "qemu"],
+            Runner::Qemu(_) => vec!["--accel", "kvm", "--vmm", "qemu"],
+            Runner::Process => vec!["--platform", "linux"],
+        }
+    }
+}
+
+impl Kind {
+    fn figure(self) -> &'static str {
+        match self {
+            Kind::Hello => "hello_first_byte_ms",
+            Kind::Queue => "queue_first_byte_ms",
+            Kind::StartAndQuit => "start_and_quit_ms",
+        }
+    }
+}
+
 /// Measures the accelerators of this machine.
 pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
     let folder = Folder::new("bench-boot")?;
     let worlds = outcome.available([World::Kvm, World::Tcg]);
+    let own = worlds.contains(&World::Kvm).then_some(Runner::Own);
+    let runners = own.into_iter().chain(worlds.into_iter().map(Runner::Qemu)).chain([Runner::Process]);
+    let cases: Vec<(Runner, Kind)> =
+        runners.flat_map(|runner| runner.kinds().iter().map(move |kind| (runner, *kind))).collect();
     let measure = |index: usize| {
-        let (world, kind) = (worlds[index / KINDS.len()], KINDS[index % KINDS.len()]);
-        let time = measure(world, kind, &folder).with_context(|| format!("{world}, {kind:?}"))?;
+        let (runner, kind) = cases[index];
+        let time = measure(runner, kind, &folder).with_context(|| format!("{runner:?}, {kind:?}"))?;
         Ok(time.as_secs_f64() * 1000.0)
     };
-    let add = |outcome: &mut Outcome, samples: &[Vec<f64>]| {
-        for (world, samples) in worlds.iter().zip(samples.chunks(KINDS.len())) {
-            add(outcome, *world, samples);
-        }
-    };
-    in_turn(outcome, worlds.len() * KINDS.len(), ROUNDS, run, measure, add)?;
-    outcome.note("first_byte: from the start of `glass run` to the first byte of the answer; network: QEMU's own (user); the queue's disk is new in each boot, so its formatting counts");
+    in_turn(outcome, cases.len(), ROUNDS, run, measure, |outcome, samples| add(outcome, &cases, samples))?;
+    outcome.note("first_byte: from the start of `glass run` to the first byte of the answer; network: the default one (user), which is passt for our own VMM and QEMU's own for QEMU; the queue's disk is new in each boot, so its formatting counts");
     outcome.note("start_and_quit: QEMU as `glass run` starts it for hello, which quits before the guest runs; a figure of the VM under KVM has no world in its name");
     Ok(())
 }
 
-/// Figures of one accelerator; `samples` by kind.
-fn add(outcome: &mut Outcome, world: World, samples: &[Vec<f64>]) {
-    let prefix = if world == World::Kvm { "boot.qemu".to_owned() } else { format!("boot.qemu.{world}") };
-    let floor = samples.last().and_then(|floor| Summary::of(floor)).map(|summary| summary.median);
-    for (name, samples) in ["hello_first_byte_ms", "queue_first_byte_ms", "start_and_quit_ms"].iter().zip(samples) {
-        let figure = Figure::of(&format!("{prefix}.{name}"), "ms", samples);
-        outcome.add(figure.map(|figure| match floor.filter(|_| name.ends_with("first_byte_ms")) {
-            Some(floor) => figure.against("start and quit of QEMU", floor),
+/// Figures of all cases; `samples` by case.
+fn add(outcome: &mut Outcome, cases: &[(Runner, Kind)], samples: &[Vec<f64>]) {
+    let median = |wanted: (Runner, Kind)| {
+        let (_, samples) = cases.iter().zip(samples).find(|(case, _)| **case == wanted)?;
+        Summary::of(samples).map(|summary| summary.median)
+    };
+    for ((runner, kind), samples) in cases.iter().copied().zip(samples) {
+        let peer = match (runner, kind) {
+            (Runner::Own, kind) => median((Runner::Qemu(World::Kvm), kind)).map(|median| ("QEMU", median)),
+            (Runner::Qemu(_), Kind::Hello | Kind::Queue) => {
+                median((runner, Kind::StartAndQuit)).map(|median| ("start and quit of QEMU", median))
+            }
+            _ => None,
+        };
+        let figure = Figure::of(&format!("{}.{}", runner.prefix(), kind.figure()), "ms", samples);
+        outcome.add(figure.map(|figure| match peer {
+            Some((name, median)) => figure.against(name, median),
             None => figure,
         }));
     }
 }
 
-fn measure(world: World, kind: Kind, folder: &Folder) -> Result<Duration> {
+fn measure(runner: Runner, kind: Kind, folder: &Folder) -> Result<Duration> {
     let port = free_port()?;
     match kind {
-        Kind::Hello => first_byte(&mut hello(world, port)?, port, folder),
+        Kind::Hello => first_byte(&mut hello(runner, port)?, port, folder),
         Kind::Queue => {
             let disk = folder.file("boot.img");
             if disk.exists() {
                 std::fs::remove_file(&disk).context("cannot remove the disk of the last boot")?;
             }
-            let options = Options { disk_size: "64M".into(), memory_mib: 64, ..Options::default() };
-            let mut command = queue::command(world, &disk, port, &options).context("the queue is not built")?;
-            first_byte(&mut command, port, folder)
+            first_byte(&mut queue(runner, port, &disk)?, port, folder)
         }
         Kind::StartAndQuit => {
-            let words = qemu::command_line(&mut glass_run(world, port)?, &[], folder)?.words;
+            let words = qemu::command_line(&mut glass_run(runner, port)?, &[], folder)?.words;
             start_and_quit(&words)
         }
     }
 }
 
-/// `glass run` of the smallest service, without the service's arguments.
-fn glass_run(world: World, port: u16) -> Result<Command> {
+/// `glass run` of a service.
+fn command(runner: Runner, service: &str) -> Result<Command> {
     let mut command = Command::new(programs::built("glass").context("glass is not built")?);
-    command.arg("run").arg(programs::image("hello").context("the image of hello is not built")?);
-    command.args(["--accel", &world.to_string(), "--memory", "64", "--port", &format!("{port}:8080")]);
+    let program = if runner == Runner::Process { programs::built(service) } else { programs::image(service) };
+    command.arg("run").arg(program.with_context(|| format!("{service} is not built"))?).args(runner.options());
     Ok(command)
 }
 
-fn hello(world: World, port: u16) -> Result<Command> {
-    let mut command = glass_run(world, port)?;
-    command.args(["--", "--port", "8080"]);
+/// `glass run` of the smallest service, without the service's arguments.
+fn glass_run(runner: Runner, port: u16) -> Result<Command> {
+    let mut command = command(runner, "hello")?;
+    if runner != Runner::Process {
+        command.args(["--memory", "64", "--port", &format!("{port}:8080")]);
+    }
+    Ok(command)
+}
+
+fn hello(runner: Runner, port: u16) -> Result<Command> {
+    let mut command = glass_run(runner, port)?;
+    let port = if runner == Runner::Process { port } else { 8080 };
+    command.args(["--", "--port", &port.to_string()]);
+    Ok(command)
+}
+
+fn queue(runner: Runner, port: u16, disk: &Path) -> Result<Command> {
+    let mut command = command(runner, "upload-queue")?;
+    command.args(["--memory", "64", "--port", &format!("{port}:8080")]);
+    command.arg("--disk").arg(disk).args(["--disk-size", "64M", "--", "--port", "8080"]);
     Ok(command)
 }
 
@@ -166,20 +240,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn boots_stand_beside_qemu_alone() {
+    fn boots_stand_beside_qemu() {
         let mut outcome = Outcome::default();
-        let samples = [vec![30.0], vec![40.0], vec![20.0]];
-        add(&mut outcome, World::Kvm, &samples);
-        add(&mut outcome, World::Tcg, &samples);
+        let runners = [Runner::Own, Runner::Qemu(World::Kvm), Runner::Qemu(World::Tcg), Runner::Process];
+        let cases: Vec<_> =
+            runners.into_iter().flat_map(|runner| runner.kinds().iter().map(move |kind| (runner, *kind))).collect();
+        let samples: Vec<Vec<f64>> = [6.0, 8.0, 30.0, 40.0, 20.0, 30.0, 50.0, 25.0, 3.0].map(|ms| vec![ms]).into();
+        add(&mut outcome, &cases, &samples);
         let figures: Vec<_> = outcome.figures.iter().map(|figure| (figure.figure.as_str(), figure.ratio)).collect();
         assert_eq!(
-            figures[..3],
+            figures,
             [
+                ("boot.own.hello_first_byte_ms", Some(0.2)),
+                ("boot.own.queue_first_byte_ms", Some(0.2)),
                 ("boot.qemu.hello_first_byte_ms", Some(1.5)),
                 ("boot.qemu.queue_first_byte_ms", Some(2.0)),
                 ("boot.qemu.start_and_quit_ms", None),
+                ("boot.qemu.tcg.hello_first_byte_ms", Some(1.2)),
+                ("boot.qemu.tcg.queue_first_byte_ms", Some(2.0)),
+                ("boot.qemu.tcg.start_and_quit_ms", None),
+                ("boot.process.hello_first_byte_ms", None),
             ]
         );
-        assert_eq!(figures[4].0, "boot.qemu.tcg.queue_first_byte_ms");
     }
 }

@@ -22,7 +22,7 @@ pub(crate) fn enter(name: &str, of_device: SystemCalls) -> Result<()> {
 }
 
 /// Allows `ioctl` with these commands.
-pub(crate) fn allow_control(system_calls: SystemCalls, commands: &[libc::Ioctl]) -> SystemCalls {
+pub fn allow_control(system_calls: SystemCalls, commands: &[libc::Ioctl]) -> SystemCalls {
     commands.iter().fold(system_calls, |system_calls, command| {
         let is_command = Condition { argument: 1, mask: u32::MAX, value: *command as u32 };
         system_calls.allow_where(libc::SYS_ioctl, &[is_command])

@@ -25,7 +25,7 @@ const AVAILABLE_BYTES: u64 = 2;
 const NO_INTERRUPT: u16 = 1;
 
 /// As many descriptors as QEMU allows a queue.
-pub(crate) const QUEUE_SIZE_MAX: u16 = 1024;
+pub const QUEUE_SIZE_MAX: u16 = 1024;
 /// Descriptors of a chain, and pieces of memory that it has, at most: what Linux reads or writes at once (`UIO_MAXIOV`).
 pub(crate) const PIECES_MAX: usize = 1024;
 /// Descriptors that are read in a round, at most, and those of one chain: a few milliseconds.
@@ -55,8 +55,21 @@ impl fmt::Display for Broken {
     }
 }
 
+/// Where a guest's driver has put a queue: its size, and the addresses of its parts in the guest's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Place {
+    /// Descriptors.
+    pub size: u16,
+    /// Of the table of descriptors.
+    pub descriptors: u64,
+    /// Of the available ring.
+    pub available: u64,
+    /// Of the used ring.
+    pub used: u64,
+}
+
 /// A queue, and how guest and device notify each other.
-pub(crate) struct Ring {
+pub struct Ring {
     pub(crate) queue: Queue,
     /// The guest writes to it; without one the queue is stopped.
     pub(crate) kick: Option<File>,
@@ -106,6 +119,20 @@ impl Ring {
     #[cfg(test)]
     pub(crate) fn running(queue: Queue, call: File) -> Ring {
         Ring { queue, call: Some(call), is_enabled: true, ..Ring::new() }
+    }
+
+    /// Runs a queue that was stopped from its start on. Returns false, and does not run it, if it cannot be at that place.
+    pub(crate) fn start(&mut self, place: Place, has_events: bool, kick: File, call: File) -> bool {
+        let queue = &mut self.queue;
+        queue.reset();
+        queue.set_event_idx(has_events);
+        let is_placed = queue.try_set_size(place.size).is_ok()
+            && queue.try_set_desc_table_address(GuestAddress(place.descriptors)).is_ok()
+            && queue.try_set_avail_ring_address(GuestAddress(place.available)).is_ok()
+            && queue.try_set_used_ring_address(GuestAddress(place.used)).is_ok();
+        queue.set_ready(is_placed);
+        (self.kick, self.call, self.is_enabled) = (Some(kick), Some(call), is_placed);
+        is_placed
     }
 
     /// Whether its buffers may be used.

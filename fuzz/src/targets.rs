@@ -17,6 +17,7 @@ mod service;
 mod sockets;
 mod trace;
 mod vmcoreinfo;
+mod windows;
 mod xen;
 
 use fastrand::Rng;
@@ -79,6 +80,7 @@ pub const ALL: &[&dyn Target] = &[
     &devices::Devices,
     &served::DISK,
     &served::CARD,
+    &windows::Windows,
     &files::HostDirectory,
     &disk::FileSystem,
     &sockets::HostSockets,

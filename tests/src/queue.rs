@@ -286,9 +286,12 @@ pub fn service_pid(world: World, process: &Process) -> Result<u32> {
     if world == World::Process {
         return Ok(own);
     }
-    let mut pids = process::descendants(own).into_iter().chain([own]);
-    pids.find(|pid| process::name(*pid).is_some_and(|name| name.starts_with("qemu-system")))
-        .context("no QEMU runs under `glass run`")
+    let descendants = process::descendants(own);
+    let is = |pid: u32, start: &str| process::name(pid).is_some_and(|name| name.starts_with(start));
+    let qemu = descendants.iter().copied().chain([own]).find(|pid| is(*pid, "qemu-system"));
+    // Beside QEMU these are its devices.
+    let own_vmm = || descendants.iter().copied().find(|pid| is(*pid, "glass"));
+    qemu.or_else(own_vmm).context("no VMM runs under `glass run`")
 }
 
 fn log_path(disk: &Path) -> PathBuf {

@@ -19,6 +19,7 @@ pub struct Package {
 
 const QEMU: Package =
     Package { program: "qemu-system-x86_64", package: "qemu-system-x86", purpose: "running services as VMs" };
+const PASST: Package = Package { program: "passt", package: "passt", purpose: "a network for VMs of an ordinary user" };
 const CURL: Package = Package { program: "curl", package: "curl", purpose: "HTTP requests by a real client" };
 const CHROMIUM: Package = Package { program: "chromium", package: "chromium", purpose: "reports in a real browser" };
 const NGINX: Package = Package { program: "nginx", package: "nginx-light", purpose: "the peer of the queue benchmark" };
@@ -61,30 +62,30 @@ const DWZ: Package = Package { program: "dwz", package: "dwz", purpose: "debug i
 
 /// What `cargo xtask test` needs.
 pub const FOR_TEST: &[Package] =
-    &[QEMU, CURL, CHROMIUM, GCC, MUSL, GO, NODE, NPM, PIP, BABELTRACE, DWZ, MKFS_FAT, MCOPY];
+    &[QEMU, PASST, CURL, CHROMIUM, GCC, MUSL, GO, NODE, NPM, PIP, BABELTRACE, DWZ, MKFS_FAT, MCOPY];
 /// What it also needs with `--long`.
 pub const FOR_TEST_LONG: &[Package] = &[PERF];
 /// What `cargo xtask package --try` needs.
 pub const FOR_PACKAGE: &[Package] = &[MMDEBSTRAP, GCC];
 /// What `cargo xtask lab` needs.
-pub const FOR_LAB: &[Package] = &[QEMU, CURL];
+pub const FOR_LAB: &[Package] = &[QEMU, PASST, CURL];
 /// What `cargo xtask demo` needs as a VM.
-pub const FOR_DEMO_VM: &[Package] = &[QEMU, CURL];
+pub const FOR_DEMO_VM: &[Package] = &[QEMU, PASST, CURL];
 /// What `cargo xtask demo --platform linux` needs.
 pub const FOR_DEMO_LINUX: &[Package] = &[CURL];
 /// What `cargo xtask bench` needs.
-pub const FOR_BENCH: &[Package] = &[QEMU, IP, NGINX, GDB, GCC, VALGRIND];
+pub const FOR_BENCH: &[Package] = &[QEMU, PASST, IP, NGINX, GDB, GCC, VALGRIND];
 /// What `cargo xtask bench mpi` needs.
-pub const FOR_BENCH_MPI: &[Package] = &[QEMU, GCC, MUSL];
+pub const FOR_BENCH_MPI: &[Package] = &[QEMU, PASST, GCC, MUSL];
 
 /// What `cargo xtask bench network` needs.
-pub const FOR_BENCH_NETWORK: &[Package] = &[QEMU, IP, BUSYBOX];
+pub const FOR_BENCH_NETWORK: &[Package] = &[QEMU, PASST, IP, BUSYBOX];
 /// What `cargo xtask bench disk` needs.
-pub const FOR_BENCH_DISK: &[Package] = &[QEMU, FIO, BUSYBOX];
+pub const FOR_BENCH_DISK: &[Package] = &[QEMU, PASST, FIO, BUSYBOX];
 /// What `cargo xtask bench xen` needs: guests, and fio for the Linux domain. Xen itself is not installed.
-pub const FOR_BENCH_XEN: &[Package] = &[QEMU, GCC, FIO];
+pub const FOR_BENCH_XEN: &[Package] = &[QEMU, PASST, GCC, FIO];
 /// What `cargo xtask bench web` and `bench vsock` need.
-pub const FOR_BENCH_WEB: &[Package] = &[QEMU, IP, NGINX, BUSYBOX, MKFS_FAT, MCOPY];
+pub const FOR_BENCH_WEB: &[Package] = &[QEMU, PASST, IP, NGINX, BUSYBOX, MKFS_FAT, MCOPY];
 /// What `cargo xtask bench perf` needs.
 pub const FOR_BENCH_PERF: &[Package] = &[PERF, GCC, GPP, LIBC_NAMES, GO, NODE, GDB, OPENSSL, BOOST, LLVM];
 

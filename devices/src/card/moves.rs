@@ -1,8 +1,8 @@
-//! Moving frames: from the guest's queue to the TAP device, and from there into the buffers that the guest has offered.
+//! Moving frames: from the guest's queue to the host's network, and from there into the buffers that the guest has offered.
 
 use super::HEADER_BYTES;
+use super::Link;
 use super::datagrams::{Batch, Datagram};
-use super::tap::Tap;
 use crate::device::Turn;
 use crate::rings::{Buffer, PIECES_MAX, Ring, Round};
 use std::collections::VecDeque;
@@ -60,9 +60,18 @@ impl Transmitter {
     }
 
     /// Sends what the guest has queued.
-    pub(crate) fn turn(&mut self, tap: &Tap, memory: &GuestMemoryMmap, ring: &mut Ring, header_bytes: usize) -> Turn {
+    pub(crate) fn turn(
+        &mut self,
+        link: &mut impl Link,
+        memory: &GuestMemoryMmap,
+        ring: &mut Ring,
+        header_bytes: usize,
+    ) -> Turn {
         if !ring.is_running() {
             return Turn::NeedsGuest;
+        }
+        if link.is_blocked() {
+            return Turn::Done;
         }
         let mut round = ring.round(memory);
         let (mut pieces, mut frames) = (Vec::new(), Vec::with_capacity(TURN));
@@ -70,14 +79,14 @@ impl Transmitter {
             && let Some(buffer) = ring.next_buffer(memory, &mut round, false, &mut pieces)
         {
             let range = pieces.len() - buffer.pieces..pieces.len();
-            let joins = self.joins && header_bytes == HEADER_BYTES;
+            let joins = self.joins && header_bytes == HEADER_BYTES && link.takes_joined_datagrams();
             let datagram = if joins { Datagram::parse(&pieces[range.clone()]) } else { None };
             frames.push(Frame { head: buffer.head, pieces: range, datagram });
         }
         let mut turn = if frames.len() == TURN || round.is_cut() { Turn::Busy } else { Turn::Done };
         let mut left = &frames[..];
         while !left.is_empty() {
-            left = &left[self.send(tap, left, &pieces)..];
+            left = &left[self.send(link, left, &pieces)..];
         }
         // All at once: a guest that waits for room then has room for many, and is woken once for them.
         let used: Vec<(u16, u32)> = frames.iter().map(|frame| (frame.head, 0)).collect();
@@ -96,7 +105,7 @@ impl Transmitter {
     }
 
     /// Sends the first frame, and those that become one with it: how many that are.
-    fn send(&mut self, tap: &Tap, frames: &[Frame], pieces: &[libc::iovec]) -> usize {
+    fn send(&mut self, link: &mut impl Link, frames: &[Frame], pieces: &[libc::iovec]) -> usize {
         if self.joins
             && let Some(first) = &frames[0].datagram
         {
@@ -104,12 +113,12 @@ impl Transmitter {
             while let Some(Frame { datagram: Some(next), .. }) = frames.get(batch.count())
                 && batch.add(next)
             {}
-            if batch.count() > 1 && self.send_batch(tap, &batch, frames, pieces) {
+            if batch.count() > 1 && self.send_batch(link, &batch, frames, pieces) {
                 return batch.count();
             }
         }
         // SAFETY: the guest's memory has the pieces, and they are only read.
-        let sent = unsafe { tap.write(&pieces[frames[0].pieces.clone()]) };
+        let sent = unsafe { link.write(&pieces[frames[0].pieces.clone()]) };
         if let Err(error) = sent
             && !self.is_reported
         {
@@ -121,7 +130,7 @@ impl Transmitter {
     }
 
     /// Sends datagrams as one frame. Whether the host takes such a frame.
-    fn send_batch(&mut self, tap: &Tap, batch: &Batch, frames: &[Frame], pieces: &[libc::iovec]) -> bool {
+    fn send_batch(&mut self, link: &mut impl Link, batch: &Batch, frames: &[Frame], pieces: &[libc::iovec]) -> bool {
         let mut headers = batch.headers();
         let mut iovecs = vec![libc::iovec { iov_base: headers.as_mut_ptr().cast(), iov_len: headers.len() }];
         for frame in &frames[..batch.count()] {
@@ -139,7 +148,7 @@ impl Transmitter {
             return false;
         }
         // SAFETY: the guest's memory has the pieces, `headers` lives until the end, and they are only read.
-        let sent = unsafe { tap.write(&iovecs) };
+        let sent = unsafe { link.write(&iovecs) };
         // Linux before 6.2 does not know the kind; anything else would go wrong with each datagram, too.
         self.joins = !sent.is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL));
         self.joins
@@ -158,7 +167,7 @@ impl Receiver {
     }
 
     /// Receives into the buffers that the guest has offered.
-    pub(crate) fn turn(&mut self, tap: &Tap, memory: &GuestMemoryMmap, ring: &mut Ring) -> Turn {
+    pub(crate) fn turn(&mut self, link: &mut impl Link, memory: &GuestMemoryMmap, ring: &mut Ring) -> Turn {
         if !ring.is_running() {
             return Turn::NeedsGuest;
         }
@@ -181,7 +190,7 @@ impl Receiver {
                 // It is no buffer, and goes back as it is.
                 used.push((head, 0));
             } else {
-                let mut left = match self.next_frame(tap, &mut space, &round) {
+                let mut left = match self.next_frame(link, &mut space, &round) {
                     Ok(Some(bytes)) => bytes,
                     Ok(None) => continue,
                     Err(end) => {
@@ -222,13 +231,13 @@ impl Receiver {
     }
 
     /// Reads a frame into the room: its length, `None` if it was lost, or why there is none.
-    fn next_frame(&mut self, tap: &Tap, space: &mut Space, round: &Round) -> Result<Option<usize>, Turn> {
+    fn next_frame(&mut self, link: &mut impl Link, space: &mut Space, round: &Round) -> Result<Option<usize>, Turn> {
         if self.frame_bytes == 0 {
             let whole = [libc::iovec { iov_base: self.frame.as_mut_ptr().cast(), iov_len: self.frame.len() }];
             let is_direct = space.bytes >= FRAME_BYTES_MAX && space.pieces.len() <= PIECES_MAX;
             let pieces = if is_direct { &space.pieces[..] } else { &whole };
             // SAFETY: the pieces are the guest's memory, to which there are no references, or the frame, which is not used meanwhile.
-            let bytes = match unsafe { tap.read(pieces) } {
+            let bytes = match unsafe { link.read(pieces) } {
                 Ok(bytes) if bytes > self.header_bytes => bytes,
                 Ok(_) => return Ok(None),
                 Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(None),
@@ -264,12 +273,21 @@ impl Space {
     }
 
     /// Copies a frame into the first buffers.
-    fn write(&mut self, mut frame: &[u8]) {
-        for piece in &self.pieces {
-            let (now, later) = frame.split_at(frame.len().min(piece.iov_len));
-            // SAFETY: the piece is memory of the guest, as long as it states, to which there are no references.
-            unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), piece.iov_base.cast(), now.len()) };
-            frame = later;
-        }
+    fn write(&mut self, frame: &[u8]) {
+        // SAFETY: the pieces are memory of the guest, to which there are no references.
+        unsafe { copy_to(&self.pieces, frame) };
+    }
+}
+
+/// Copies bytes into the first of the pieces; those for which there is no room are lost.
+///
+/// # Safety
+/// The pieces are memory that may be written and that no reference leads to.
+pub(super) unsafe fn copy_to(pieces: &[libc::iovec], mut bytes: &[u8]) {
+    for piece in pieces {
+        let (now, later) = bytes.split_at(bytes.len().min(piece.iov_len));
+        // SAFETY: the caller's promise; a piece is as long as it states.
+        unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), piece.iov_base.cast(), now.len()) };
+        bytes = later;
     }
 }

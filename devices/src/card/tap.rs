@@ -1,9 +1,12 @@
 //! A TAP device: frames with the header of virtio-net in front (Linux, Documentation/networking/tuntap.rst; `linux/if_tun.h`).
 
+use super::Link;
+use crate::device::Host;
 use anyhow::{Context, Result, bail};
+use rustix::event::PollFlags;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 /// Offloads of the guest (virtio 1.2, section 5.1.3), and what `TUNSETOFFLOAD` calls them.
@@ -15,7 +18,7 @@ const OFFLOADS: [(u64, libc::c_uint); 4] = [
 ];
 
 /// An open TAP device. All calls return at once.
-pub(crate) struct Tap {
+pub struct Tap {
     file: File,
     /// What stands in for a device has none.
     has_offloads: bool,
@@ -23,7 +26,7 @@ pub(crate) struct Tap {
 
 impl Tap {
     /// Attaches to the existing device `name`.
-    pub(crate) fn open(name: &str) -> Result<Tap> {
+    pub fn open(name: &str) -> Result<Tap> {
         // Linux makes a device that does not exist, which would have no address.
         check(name)?;
         let mut options = OpenOptions::new();
@@ -59,7 +62,7 @@ impl Tap {
     }
 
     /// Sets the length of the headers, and which frames the guest can take.
-    pub(crate) fn agree(&self, header_bytes: usize, features: u64) -> io::Result<()> {
+    fn agree(&self, header_bytes: usize, features: u64) -> io::Result<()> {
         if !self.has_offloads {
             return Ok(());
         }
@@ -77,29 +80,45 @@ impl Tap {
             _ => Err(io::Error::last_os_error()),
         }
     }
+}
 
-    /// Reads the next frame: its length with the header, `WouldBlock` without one. What does not fit is lost.
-    ///
-    /// # Safety
-    /// The pieces are memory that may be written and that no reference leads to.
-    pub(crate) unsafe fn read(&self, pieces: &[libc::iovec]) -> io::Result<usize> {
+impl Link for Tap {
+    fn features(&self) -> u64 {
+        super::CHECKSUMS_AND_SEGMENTS | super::GUEST_ECN | super::HOST_ECN
+    }
+
+    fn mtu(&self) -> Option<u16> {
+        None
+    }
+
+    fn agree(&mut self, header_bytes: usize, features: u64) -> Result<()> {
+        Tap::agree(self, header_bytes, features).context("the TAP device does not have the guest's offloads")
+    }
+
+    unsafe fn read(&mut self, pieces: &[libc::iovec]) -> io::Result<usize> {
         // SAFETY: the caller's promise; the kernel checks the count.
         length(unsafe { libc::readv(self.file.as_raw_fd(), pieces.as_ptr(), pieces.len() as libc::c_int) })
     }
 
-    /// Sends a frame.
-    ///
-    /// # Safety
-    /// The pieces are memory that may be read.
-    pub(crate) unsafe fn write(&self, pieces: &[libc::iovec]) -> io::Result<usize> {
+    unsafe fn write(&mut self, pieces: &[libc::iovec]) -> io::Result<usize> {
         // SAFETY: the caller's promise; the kernel checks the count.
         length(unsafe { libc::writev(self.file.as_raw_fd(), pieces.as_ptr(), pieces.len() as libc::c_int) })
     }
-}
 
-impl AsFd for Tap {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+    fn takes_joined_datagrams(&self) -> bool {
+        true
+    }
+
+    fn is_blocked(&mut self) -> bool {
+        false
+    }
+
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn host(&self) -> Host<'_> {
+        Host { file: self.file.as_fd(), events: PollFlags::IN, error: "the TAP device has been removed" }
     }
 }
 

@@ -49,11 +49,11 @@ impl Host {
     }
 
     fn receive(&mut self, receiver: &mut Receiver) -> Turn {
-        receiver.turn(&self.tap, &self.guest.memory, &mut self.guest.ring)
+        receiver.turn(&mut self.tap, &self.guest.memory, &mut self.guest.ring)
     }
 
     fn transmit(&mut self, transmitter: &mut Transmitter) -> Turn {
-        transmitter.turn(&self.tap, &self.guest.memory, &mut self.guest.ring, HEADER_BYTES)
+        transmitter.turn(&mut self.tap, &self.guest.memory, &mut self.guest.ring, HEADER_BYTES)
     }
 
     /// The frames that were sent.

@@ -177,8 +177,10 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // The kernel may use what the requests point to until it has closed the ring, which it does later than this process.
-        mem::forget(mem::take(&mut self.places));
+        // The kernel may use what the requests on their way point to until it has closed the ring, which it does later than this process.
+        if !self.is_empty() {
+            mem::forget(mem::take(&mut self.places));
+        }
     }
 }
 

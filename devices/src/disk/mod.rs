@@ -10,7 +10,7 @@ mod request;
 #[cfg(test)]
 mod tests;
 
-use crate::device::{Device, Turn};
+use crate::device::{Device, Host, Turn};
 use crate::rings::Ring;
 use anyhow::{Context, Result, anyhow, ensure};
 use engine::Engine;
@@ -18,9 +18,9 @@ pub use engine::has_io_uring;
 use glass_lib_jail::SystemCalls;
 use glass_lib_lock::{Access, Refused};
 use request::{Limits, RANGE_SECTORS_MAX, Request, SECTOR_BYTES, Work};
+use rustix::event::PollFlags;
 use std::fs::OpenOptions;
 use std::io::{Seek, SeekFrom};
-use std::os::fd::BorrowedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -65,7 +65,7 @@ pub struct DiskOptions {
 }
 
 /// The disk.
-pub(crate) struct Disk {
+pub struct Disk {
     engine: Engine,
     limits: Limits,
     config: [u8; CONFIG_BYTES],
@@ -79,9 +79,13 @@ pub(crate) struct Disk {
     used: Vec<(u16, u32)>,
 }
 
+// SAFETY: its pointers are addresses of the guest's memory, which every thread of the process has, and which stays mapped as long as the
+// requests are on their way (`Disk::finish`); all else can be sent.
+unsafe impl Send for Disk {}
+
 impl Disk {
     /// Opens a file or a block device.
-    pub(crate) fn open(path: &Path, options: DiskOptions) -> Result<Disk> {
+    pub fn open(path: &Path, options: DiskOptions) -> Result<Disk> {
         let DiskOptions { is_direct, is_read_only } = options;
         let open = |flags: i32| {
             let file = OpenOptions::new().read(true).write(!is_read_only).custom_flags(flags).open(path);
@@ -184,14 +188,15 @@ impl Disk {
     }
 }
 
-/// What the disk needs of the kernel: requests, and writes to the page cache.
-pub(crate) fn system_calls() -> SystemCalls {
-    SystemCalls::of_every_program().allow(&[libc::SYS_io_uring_enter, libc::SYS_pwritev])
-}
-
 impl Device for Disk {
     const NAME: &'static str = "disk";
+    const ID: u32 = 2;
     const QUEUES: usize = 1;
+
+    /// Requests, and writes to the page cache.
+    fn allow(system_calls: SystemCalls) -> SystemCalls {
+        system_calls.allow(&[libc::SYS_io_uring_enter, libc::SYS_pwritev])
+    }
 
     fn features(&self) -> u64 {
         let of_writer = if self.limits.is_read_only { READ_ONLY } else { FLUSH | DISCARD | WRITE_ZEROES };
@@ -246,8 +251,8 @@ impl Device for Disk {
         Ok(())
     }
 
-    fn host(&self) -> (BorrowedFd<'_>, &'static str) {
-        (self.engine.ends(), "the disk's requests are lost")
+    fn host(&self) -> Option<Host<'_>> {
+        Some(Host { file: self.engine.ends(), events: PollFlags::IN, error: "the disk's requests are lost" })
     }
 }
 

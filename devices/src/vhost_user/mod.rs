@@ -4,16 +4,14 @@ mod messages;
 #[cfg(test)]
 mod tests;
 
-use crate::device::{Device, Served, Turn, VERSION_1};
+use crate::device::{Device, EVENT_IDX, FEATURES_OF_ALL, Served, Turn};
 use crate::jail;
 use crate::rings::{QUEUE_SIZE_MAX, Ring};
 use anyhow::{Context, Result, bail, ensure};
 use glass_lib_jail::SystemCalls;
 use messages::REGIONS_MAX;
 pub(crate) use messages::{Connection, Message};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
-use rustix::io::Errno;
 use std::fs::{self, File};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -21,12 +19,9 @@ use std::sync::atomic::Ordering;
 use virtio_queue::QueueT;
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
 
-/// Features of every device beside [`VERSION_1`] (virtio 1.2, section 6).
-const INDIRECT_DESC: u64 = 1 << 28;
-const EVENT_IDX: u64 = 1 << 29;
 /// Of vhost-user, not of the device: queues are enabled by messages.
 const PROTOCOL_FEATURES: u64 = 1 << 30;
-const FEATURES: u64 = INDIRECT_DESC | EVENT_IDX | PROTOCOL_FEATURES | VERSION_1;
+const FEATURES: u64 = FEATURES_OF_ALL | PROTOCOL_FEATURES;
 /// QEMU may read the device's configuration.
 const PROTOCOL_CONFIG: u64 = 1 << 9;
 
@@ -69,15 +64,14 @@ pub(crate) struct Backend<D> {
     regions: Vec<Region>,
 }
 
-/// Serves a device until its QEMU ends, which connects to the unix socket `socket`, which is made here. From the connection on it is jailed,
-/// with `system_calls` beside those of messages and notifications.
-pub(crate) fn serve<D: Device>(device: D, socket: &Path, system_calls: SystemCalls) -> Result<()> {
+/// Serves a device until its QEMU ends, which connects to the unix socket `socket`, which is made here. From the connection on it is jailed.
+pub(crate) fn serve<D: Device>(device: D, socket: &Path) -> Result<()> {
     let listener = UnixListener::bind(socket).with_context(|| format!("cannot make {}", socket.display()))?;
     let (stream, _) = listener.accept().context("no QEMU connects")?;
     // One VM, one device.
     let _ = fs::remove_file(socket);
     drop(listener);
-    jail::enter(D::NAME, system_calls)?;
+    jail::enter(D::NAME, D::allow(SystemCalls::of_every_program()))?;
     let connection = Connection::new(stream);
     let mut backend = Backend::new(device);
     let ended = backend.serve(&connection);
@@ -97,7 +91,7 @@ impl<D: Device> Backend<D> {
         let mut turn = Turn::NeedsGuest;
         loop {
             // Even while there is something to do, so that the VM can be stopped.
-            if self.wait(connection, turn)? {
+            if self.served.wait(connection, turn)? {
                 let Some(message) = connection.receive()? else { return Ok(()) };
                 let request = message.request;
                 if let Some(answer) = self.obey(message)? {
@@ -106,34 +100,6 @@ impl<D: Device> Backend<D> {
             }
             turn = self.served.work()?;
         }
-    }
-
-    /// Waits until there is something to do after a turn that ended so. Whether QEMU has sent a message.
-    fn wait(&self, connection: &Connection, turn: Turn) -> Result<bool> {
-        let mut polled = vec![PollFd::new(connection, PollFlags::IN)];
-        polled.extend(
-            self.served.notifications().map(|notification| PollFd::from_borrowed_fd(notification, PollFlags::IN)),
-        );
-        let notifications = 1..polled.len();
-        let (host, error) = self.served.device.host();
-        if turn == Turn::Done {
-            polled.push(PollFd::from_borrowed_fd(host, PollFlags::IN));
-        }
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let limit = if turn == Turn::Busy { Some(&now) } else { None };
-        match poll(&mut polled, limit) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error).context("cannot wait for the guest"),
-        }
-        for notification in &polled[notifications.clone()] {
-            if !notification.revents().is_empty() {
-                // What it counts does not matter.
-                let _ = rustix::io::read(notification, &mut [0; 8]);
-            }
-        }
-        let host = polled.get(notifications.end).map_or(PollFlags::empty(), PollFd::revents);
-        ensure!(!host.contains(PollFlags::ERR), "{error}");
-        Ok(!polled[0].revents().is_empty())
     }
 
     /// Does what a message requires: the payload of its answer, if it has one.

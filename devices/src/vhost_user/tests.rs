@@ -19,7 +19,7 @@ fn state(index: u32, number: u32) -> Vec<u8> {
     [index, number].map(u32::to_le_bytes).concat()
 }
 
-fn card() -> Backend<Card> {
+fn card() -> Backend<Card<Tap>> {
     let (tap, _) = UnixDatagram::pair().unwrap();
     tap.set_nonblocking(true).unwrap();
     Backend::new(Card::new(Tap::from_file(OwnedFd::from(tap).into())))

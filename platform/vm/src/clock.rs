@@ -84,8 +84,13 @@ struct PvReading {
     shift: i8,
 }
 
+/// Whether the hypervisor is KVM.
+pub fn is_kvm() -> bool {
+    cpuid(KVM_CPUID)[1] == KVM_SIGNATURE_EBX
+}
+
 fn has_kvmclock() -> bool {
-    cpuid(KVM_CPUID)[1] == KVM_SIGNATURE_EBX && cpuid(KVM_CPUID + 1)[0] & KVM_FEATURE_CLOCK != 0
+    is_kvm() && cpuid(KVM_CPUID + 1)[0] & KVM_FEATURE_CLOCK != 0
 }
 
 /// Exact and without waiting.

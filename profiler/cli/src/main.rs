@@ -35,6 +35,7 @@ mod tap;
 mod target;
 mod top;
 mod trace;
+mod vmm;
 
 use std::process::ExitCode;
 
@@ -74,6 +75,8 @@ enum Command {
     Man(man::Args),
     #[command(hide = true)]
     Holder(holder::Args),
+    #[command(hide = true)]
+    Vmm(vmm::Args),
 }
 
 impl Command {
@@ -111,6 +114,7 @@ fn main() -> ExitCode {
         Command::Completions(args) => completions::run(args).map(|()| ExitCode::SUCCESS),
         Command::Man(args) => man::run(args).map(|()| ExitCode::SUCCESS),
         Command::Holder(args) => holder::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Vmm(args) => vmm::run(args).map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {
         // The whole chain in one line: what failed, and what made it fail.

@@ -1,4 +1,4 @@
-//! `glass run`: boots a service in QEMU, or starts it as a process.
+//! `glass run`: boots a service as a VM, or starts it as a process.
 
 mod devices;
 mod disk;
@@ -6,6 +6,7 @@ mod escape;
 mod firmware;
 mod helpers;
 mod options;
+mod own;
 mod qemu;
 mod ranks;
 mod ranks_trace;
@@ -14,33 +15,30 @@ mod share;
 mod signals;
 mod stopped;
 mod traced;
+mod vm;
 mod vm_console;
 mod vsock;
 mod xen;
 
 use crate::build::{Packages, Platform};
-use crate::console::{self, say};
-use crate::symbolizer::Symbolizer;
+use crate::console::say;
 use crate::trace::groups::{Groups, parse_groups};
 use anyhow::{Context, Result, bail};
-use glass_formats::Exit;
 use glass_profiler_core::elf;
 use glass_profiler_guests::files::HostFile;
 use glass_profiler_guests::find::registry;
 use options::{
-    Accel, Bus, Machine, Network, Port, parse_ip, parse_ip6, parse_memory, parse_network, parse_port, parse_size,
-    tcp_ports,
+    Accel, Bus, Machine, Network, Port, Vmm, parse_ip, parse_ip6, parse_memory, parse_network, parse_port, parse_size,
 };
-use qemu::QEMU;
 use restart::Delays;
-use rustix::process::{Pid, Signal, kill_process};
-use signals::{INTERRUPTED, Signals};
+use rustix::process::Signal;
+use signals::Signals;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::Read;
 use std::net::IpAddr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Command, ExitCode, ExitStatus};
 use traced::Recording;
 
 /// Boots a service as a VM, or starts it as a process.
@@ -58,10 +56,14 @@ pub struct Args {
     /// How QEMU runs guest code; `auto` takes KVM where /dev/kvm can be opened.
     #[arg(long, value_enum, default_value_t = Accel::Auto)]
     accel: Accel,
+    /// What runs the VM: QEMU, or under KVM our own VMM, which boots sooner and has fewer devices; `auto` takes ours where it has what is wanted.
+    #[arg(long, value_enum, default_value_t = Vmm::Auto)]
+    vmm: Vmm,
     /// Which of QEMU's machines: `microvm`, which starts faster, or `q35`, a PC.
     #[arg(long, value_enum, default_value_t = Machine::Microvm)]
     machine: Machine,
-    /// Bus of the VM's devices [default: pci]; `mmio` (microvm only) boots some milliseconds faster and has lower throughput.
+    /// Bus of the devices of QEMU's VM [default: pci]; `mmio` (microvm only) boots some milliseconds faster and has lower throughput. Our own VMM
+    /// has `mmio`.
     #[arg(long, value_enum)]
     bus: Option<Bus>,
     /// Boot by QEMU's firmware; without this option microvm boots by the image's, which takes less time.
@@ -91,7 +93,8 @@ pub struct Args {
     /// Forward a TCP port of 127.0.0.1 to the VM, to a TCP port or to `vsock:PORT`; may be given several times. VMs only.
     #[arg(long, value_name = "HOST[:GUEST]", value_parser = parse_port)]
     port: Vec<Port>,
-    /// Network of the VM: `user` (QEMU's user-mode network, needs no privileges), `none`, or `tap=NAME` of an existing TAP device.
+    /// Network of the VM: `user` (connections of the host, by passt for our own VMM and by QEMU itself otherwise; needs no privileges), `none`, or
+    /// `tap=NAME` of an existing TAP device.
     #[arg(long, default_value = "user", value_parser = parse_network)]
     net: Network,
     /// Address of this machine that the service listens on [default: 127.0.0.1, for this machine only]; `::` is every address. Processes only.
@@ -101,15 +104,15 @@ pub struct Args {
     /// Without PATH, a VM gets a socket whose path is printed. A VM needs the program vhost-device-vsock
     #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
     vsock: Option<Option<PathBuf>>,
-    /// Address of the VM: `dhcp` or `ADDRESS/PREFIX[,GATEWAY]` [default: an address of QEMU's user-mode network; with a TAP device
+    /// Address of the VM: `dhcp` or `ADDRESS/PREFIX[,GATEWAY]` [default: an address of the user network; with a TAP device
     /// DHCP].
     #[arg(long, value_parser = parse_ip)]
     ip: Option<String>,
-    /// IPv6 address of the VM: `auto` (from the network's routers; QEMU's user-mode network is one and gives a VM
-    /// fec0::5054:ff:fe12:3456, from which connections lead out only), `off` or `ADDRESS/PREFIX[,GATEWAY]` [default: auto].
+    /// IPv6 address of the VM: `auto` (from the network's routers; QEMU's user network is one and gives a VM
+    /// fec0::5054:ff:fe12:3456, passt has the prefix of a host with IPv6; connections lead out only), `off` or `ADDRESS/PREFIX[,GATEWAY]` [default: auto].
     #[arg(long, value_parser = parse_ip6)]
     ip6: Option<String>,
-    /// Name servers of the VM [default: those of the DHCP server and of IPv6 routers; with QEMU's user-mode network the host's].
+    /// Name servers of the VM [default: those of the DHCP server and of IPv6 routers; with the user network the host's].
     #[arg(long, value_name = "ADDRESS[,ADDRESS]", value_delimiter = ',')]
     dns: Vec<IpAddr>,
     /// Print messages of this level and more severe ones.
@@ -179,7 +182,7 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
         delays.started();
         let ended = match args.platform {
             Platform::Linux => run_process(&args, &program, &name, &signals),
-            Platform::Vm => run_vm(&args, &program, &name, &signals),
+            Platform::Vm => vm::run(&args, &program, &name, &signals),
         };
         has_run |= ended.is_ok() || delays.has_run_well();
         let code = match ended {
@@ -286,8 +289,13 @@ fn run_process(args: &Args, program: &Path, name: &str, signals: &Signals) -> Re
 /// The exit code, as a shell has it, of a program that a signal ended; prints which, unless the user requested the end.
 fn ended_by_signal(status: ExitStatus, program: &str, signals: &Signals) -> Option<u8> {
     let signal = status.signal()?;
-    let is_kill = signal == Signal::KILL.as_raw();
-    let hint = if is_kill { ": the kernel does that when memory is short (`dmesg` shows it)" } else { "" };
+    let hint = if signal == Signal::KILL.as_raw() {
+        ": the kernel does that when memory is short (`dmesg` shows it)"
+    } else if signal == Signal::SYS.as_raw() {
+        ": it made a system call that its jail forbids (`dmesg` shows which, type=1326); a guest may have taken it over, or it is a fault of glass"
+    } else {
+        ""
+    };
     if !signals.is_asked() {
         say!("glass: {program} was ended ({status}){hint}");
     }
@@ -300,127 +308,6 @@ fn ends_with_us(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(program);
     command
-}
-
-fn run_vm(args: &Args, image: &Path, name: &str, signals: &Signals) -> Result<u8> {
-    let (accel, remark) = qemu::choose_accel(args.accel)?;
-    let bus = qemu::choose_bus(args.machine, args.bus)?;
-    if args.print_command {
-        // Run by hand, it has the sockets in the current folder.
-        let command = qemu::command(args, bus, image, accel, Path::new("."));
-        let words: Vec<_> = command.get_args().skip(3).map(|word| word.to_string_lossy()).collect();
-        console::print(&(shell_words(&words) + "\n"))?;
-        for command in devices::commands(args, accel, Path::new(".")) {
-            say!("glass: QEMU needs the program that serves a device of the VM: start `{command}` first");
-        }
-        return Ok(0);
-    }
-    let folder = SocketFolder::make()?;
-    let mut command = qemu::command(args, bus, image, accel, &folder.0);
-    say!(
-        "glass: booting {name} with {accel}, {} MiB{}{}",
-        args.memory >> 20,
-        if args.cores > 1 { format!(", {} cores", args.cores) } else { String::new() },
-        remark.map(|r| format!("; {r}")).unwrap_or_default()
-    );
-    if args.net == Network::User {
-        for (host, guest) in tcp_ports(&args.port) {
-            say!("glass: 127.0.0.1:{host} is forwarded to port {guest} of the VM");
-        }
-    }
-    let mut helpers = devices::start(args, accel, &folder.0)?;
-    helpers.extend(vsock::start(args, &folder.0)?);
-    helpers.extend(share::start(args, &folder.0)?);
-    let recording = Recording::prepare(args, image)?;
-    Signals::prepare(&mut command, true);
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let mut child = match child {
-        Ok(child) => child,
-        Err(error) => bail!("cannot run setpriv ({error}): install util-linux and qemu-system-x86"),
-    };
-    let serving = signals.serve(&mut child)?;
-    let helpers = helpers::Watch::start(helpers, &child, args.restart)?;
-    let errors = child.stderr.take().context("QEMU has no messages")?;
-    let messages = std::thread::spawn(move || disk::pass_messages(errors));
-    let registered = registry::Entry {
-        pid: child.id(),
-        elf: fs::canonicalize(image).unwrap_or(image.to_owned()),
-        gdb: folder.0.join("gdb"),
-        name: name.to_owned(),
-        accel: accel.to_owned(),
-        vcpus: args.cores,
-        links: registry::Links { vsock: vsock::link(args, &folder.0), share: share::link(args) },
-    };
-    let registered = registry::register(&registered).context("cannot announce the VM to `glass record`")?;
-    let _watch = stopped::Watch::start(&folder.0);
-    let (status, printed) = match recording {
-        Some(recording) => {
-            let title = format!("{name} (VM, {})", accel.to_uppercase());
-            let output = child.stdout.take().context("QEMU has no output")?;
-            let image = image.to_owned();
-            let pid = Pid::from_child(&child);
-            let console = std::thread::spawn(move || {
-                let printed = vm_console::copy(output, &Symbolizer::new(&image));
-                if printed.is_err() {
-                    // An error means that it has ended already.
-                    let _ = kill_process(pid, Signal::KILL);
-                }
-                printed
-            });
-            let status = recording.run(&mut child, &title, true)?;
-            (status, console.join().unwrap_or(Ok(())))
-        }
-        None => watch(&mut child, image)?,
-    };
-    drop((registered, serving));
-    let is_disk_in_use = messages.join().unwrap_or(false);
-    if let (true, Some(disk)) = (is_disk_in_use, &args.disk) {
-        bail!(glass_lib_lock::in_use(disk, None));
-    }
-    let is_ended_by_us = helpers.finish();
-    match printed {
-        Ok(()) if is_ended_by_us && !signals.is_asked() => Ok(FAILED),
-        Ok(()) if signals.is_asked() && Exit::from_qemu_status(status.code().unwrap_or(1)) != Some(Exit::Success) => {
-            Ok(INTERRUPTED)
-        }
-        Ok(()) => explain(status, name, signals),
-        failed => console::printed(failed).map(|()| 0),
-    }
-}
-
-/// Prints what the VM prints until it ends, and what came of printing. A closed standard output ends the VM, as it
-/// ends other programs.
-fn watch(child: &mut Child, image: &Path) -> Result<(ExitStatus, io::Result<()>)> {
-    let output = child.stdout.take().context("QEMU has no output")?;
-    let printed = vm_console::copy(output, &Symbolizer::new(image));
-    if printed.is_err() {
-        // It was running a moment ago; if it has ended since, that is as well.
-        let _ = child.kill();
-    }
-    Ok((child.wait().context("cannot wait for QEMU")?, printed))
-}
-
-/// The exit code of a VM that has ended by itself.
-fn explain(status: ExitStatus, name: &str, signals: &Signals) -> Result<u8> {
-    if let Some(code) = ended_by_signal(status, &format!("QEMU of {name}"), signals) {
-        return Ok(code);
-    }
-    let code = status.code().unwrap_or(1);
-    match Exit::from_qemu_status(code) {
-        Some(Exit::Success) => Ok(0),
-        Some(Exit::Error) => Ok(1),
-        Some(Exit::Panic) => {
-            say!("glass: {name} panicked; see the crash report above");
-            Ok(101)
-        }
-        Some(Exit::Exception) => {
-            say!("glass: {name} hit a CPU exception; see the crash report above");
-            Ok(102)
-        }
-        None if status.success() => Ok(0),
-        None if code == 127 => bail!("there is no {QEMU}: install it with `apt-get install qemu-system-x86`"),
-        None => bail!("QEMU ended by itself ({status}); its message is above"),
-    }
 }
 
 /// A command line of these words.

@@ -1,6 +1,7 @@
 //! Devices of a running VM that break: the console and the trace have a report of each, the device is started again once, and the service
 //! continues. Over PCI, where a change of the configuration has a message of its own (decision 13). The VM's memory is changed from outside in such a way that QEMU's own card gives up, and that a disk's answers are invalid.
 
+use crate::buses::PCI;
 use glass_tests::content::Content;
 use glass_tests::folder::Folder;
 use glass_tests::http::Client;
@@ -100,7 +101,7 @@ fn a_device_that_breaks_is_reported_and_started_again_once(world: World) {
     let folder = Folder::new("broken").unwrap();
     let recording = folder.file("broken.pftrace");
     let port = glass_tests::port::free_port().unwrap();
-    let options = Options { disk_size: "16M".into(), ..Options::default() };
+    let options = Options { disk_size: "16M".into(), vm: PCI.to_vec(), ..Options::default() };
     let Some(command) = queue::command(world, &folder.file("queue.img"), port, &options) else { return };
     // The options of `glass run` come before the service's arguments.
     let mut traced = Command::new(command.get_program());

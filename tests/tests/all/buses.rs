@@ -1,5 +1,6 @@
-//! On which bus the end-to-end tests run: all of them over PCI, which `glass run` chooses by itself; those in the table below over virtio-mmio
-//! too; and those that take [`MACHINES`] on each machine. No other file names a machine or a bus.
+//! On which bus the end-to-end tests run: all of them on what `glass run` chooses by itself, which is our own VMM under KVM and QEMU with PCI
+//! without; those in the tables below over QEMU's virtio-mmio, too, and by QEMU with PCI under KVM; and those that take [`MACHINES`] on each machine. No
+//! other file names a machine or a bus.
 
 use glass_tests::folder::Folder;
 use glass_tests::limit::within;
@@ -10,30 +11,32 @@ use std::time::Duration;
 /// The options of `glass run` for devices on PCI.
 pub const PCI: &[&str] = &["--machine", "microvm", "--bus", "pci"];
 /// The options for devices in windows of memory.
-pub const MMIO: &[&str] = &["--machine", "microvm", "--bus", "mmio"];
+pub const MMIO: &[&str] = &["--vmm", "qemu", "--machine", "microvm", "--bus", "mmio"];
 /// Each machine with each bus that it has, microvm by the image's firmware and by QEMU's. Firmware of q35 takes seconds where a host emulates its
 /// code.
 pub const MACHINES: [&[&str]; 4] = [MMIO, PCI, QEMU_FIRMWARE, Q35];
 pub const QEMU_FIRMWARE: &[&str] = &["--machine", "microvm", "--qemu-firmware"];
 const Q35: &[&str] = &["--machine", "q35"];
 
-/// The tests that run over virtio-mmio too.
-macro_rules! over_mmio {
+/// The tests that run by QEMU under KVM, over each bus, and over virtio-mmio without KVM, too.
+macro_rules! by_qemu {
     ($($file:ident { $($test:ident within $seconds:literal;)* })*) => {
         $(mod $file {
-            mod kvm { $(over_mmio!(one Kvm: $file $test $seconds);)* }
-            mod tcg { $(over_mmio!(one Tcg: $file $test $seconds);)* }
+            mod kvm { $(by_qemu!(one MMIO Kvm: $file $test $seconds);)* }
+            mod kvm_pci { $(by_qemu!(one PCI Kvm: $file $test $seconds);)* }
+            mod tcg { $(by_qemu!(one MMIO Tcg: $file $test $seconds);)* }
         })*
     };
-    (one $world:ident: $file:ident $test:ident $seconds:literal) => {
+    (one $machine:ident $world:ident: $file:ident $test:ident $seconds:literal) => {
         #[test]
         fn $test() {
-            super::super::run_over_mmio($seconds, || crate::$file::$test(glass_tests::queue::World::$world));
+            let test = || crate::$file::$test(glass_tests::queue::World::$world);
+            super::super::run_on(super::super::$machine, $seconds, test);
         }
     };
 }
 
-over_mmio! {
+by_qemu! {
     service {
         items_come_out_whole_and_in_order within 180;
         a_download_waits_for_an_upload within 180;
@@ -53,8 +56,8 @@ over_mmio! {
     }
 }
 
-fn run_over_mmio(seconds: u64, test: fn()) {
-    within(Duration::from_secs(seconds), move || on_machine(MMIO, test));
+fn run_on(machine: &'static [&'static str], seconds: u64, test: fn()) {
+    within(Duration::from_secs(seconds), move || on_machine(machine, test));
 }
 
 /// QEMU's command line for a queue; `cache` gets the image's firmware.

@@ -105,7 +105,7 @@ fn wait_for_output(queue: &Queue, words: &str) {
 fn a_disk_that_hangs_is_an_answer_and_no_wait_without_end_by_kvm() {
     within(LIMIT, || {
         let folder = Folder::new("disk-hangs").unwrap();
-        let options = Options { vm: vec!["--disk-timeout", "1"], ..Options::default() };
+        let options = Options { vm: vec!["--vmm", "qemu", "--disk-timeout", "1"], ..Options::default() };
         let Some(queue) = Queue::start(World::Kvm, &folder.file("queue.img"), &options).unwrap() else { return };
         let item = |seed| Content { seed, length_bytes: 100_000 };
         assert_eq!(queue.put(item(1)).unwrap().status(), 200);
@@ -131,9 +131,8 @@ fn a_disk_that_hangs_is_an_answer_and_no_wait_without_end_by_kvm() {
 fn a_vm_ends_with_its_disk_by_kvm() {
     within(LIMIT, || {
         let folder = Folder::new("disk-lost").unwrap();
-        let Some(mut queue) = Queue::start(World::Kvm, &folder.file("queue.img"), &Options::default()).unwrap() else {
-            return;
-        };
+        let options = Options { vm: vec!["--vmm", "qemu"], ..Options::default() };
+        let Some(mut queue) = Queue::start(World::Kvm, &folder.file("queue.img"), &options).unwrap() else { return };
         if !kill_disk(&queue) {
             return;
         }
@@ -155,7 +154,7 @@ fn a_vm_ends_with_its_disk_by_kvm() {
 fn a_disk_that_ends_starts_again_with_the_vm_by_kvm() {
     within(LIMIT, || {
         let folder = Folder::new("disk-end").unwrap();
-        let options = Options { vm: vec!["--restart"], ..Options::default() };
+        let options = Options { vm: vec!["--vmm", "qemu", "--restart"], ..Options::default() };
         let Some(queue) = Queue::start(World::Kvm, &folder.file("queue.img"), &options).unwrap() else { return };
         let item = |seed| Content { seed, length_bytes: 100_000 };
         for seed in 0..5 {

@@ -35,6 +35,7 @@ mod mpi;
 mod names;
 mod network;
 mod oracle;
+mod own_vmm;
 mod owner;
 mod platform_vm;
 mod ports;

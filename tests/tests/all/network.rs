@@ -190,7 +190,7 @@ fn a_vm_ends_with_its_card_by_kvm() {
         let (folder, near) = (Folder::new("network-card-lost").unwrap(), Namespace::new().unwrap());
         near.tap("tap0", NEAR).unwrap();
         let mut command = near.command(glass);
-        command.arg("run").arg(image).args(["--accel", "kvm", "--net", "tap=tap0"]);
+        command.arg("run").arg(image).args(["--accel", "kvm", "--vmm", "qemu", "--net", "tap=tap0"]);
         command.args(["--ip", &format!("{FAR}/{}", netns::PREFIX_BITS)]);
         let mut run = Process::spawn(&mut command, &folder.file("log")).unwrap();
         run.wait_for_text("listens on", LIMIT, || ());
@@ -216,7 +216,7 @@ fn a_card_that_ends_starts_again_with_the_vm_by_kvm() {
         let (folder, near) = (Folder::new("network-card").unwrap(), Namespace::new().unwrap());
         near.tap("tap0", NEAR).unwrap();
         let mut command = near.command(glass);
-        command.arg("run").arg(image).args(["--accel", "kvm", "--net", "tap=tap0", "--restart"]);
+        command.arg("run").arg(image).args(["--accel", "kvm", "--vmm", "qemu", "--net", "tap=tap0", "--restart"]);
         command.args(["--ip", &format!("{FAR}/{}", netns::PREFIX_BITS)]);
         let mut run = Process::spawn(&mut command, &folder.file("log")).unwrap();
         run.wait_for_text("listens on", LIMIT, || ());

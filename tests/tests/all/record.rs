@@ -53,7 +53,7 @@ fn a_recording_names_what_the_queue_does(world: World) {
 fn host_and_guest_are_in_one_recording() {
     within(LIVE_LIMIT, || {
         let folder = Folder::new("host").unwrap();
-        let options = Options::default();
+        let options = Options { vm: vec!["--vmm", "qemu"], ..Options::default() };
         let Some(queue) = Queue::start(World::Kvm, &folder.file("queue.img"), &options).unwrap() else { return };
         let Some(glass) = programs::built("glass") else { return };
         let recording = folder.file("recording");

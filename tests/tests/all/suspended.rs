@@ -61,7 +61,9 @@ fn stops_no_guest(world: World, backend: &'static str, command: &'static str) {
     let Some(glass) = programs::built("glass") else { return };
     within(LIMIT * if programs::is_long() { 10 } else { 1 }, move || {
         let folder = Folder::new(&format!("suspended-{backend}-{command}")).unwrap();
-        let Some(queue) = Queue::start(world, &folder.file("queue.img"), &Options::default()).unwrap() else { return };
+        // QEMU's monitor reports whether the guest is stopped.
+        let options = Options { vm: vec!["--vmm", "qemu"], ..Options::default() };
+        let Some(queue) = Queue::start(world, &folder.file("queue.img"), &options).unwrap() else { return };
         let mut qmp = Qmp::of_glass_run(queue.service_pid().unwrap()).unwrap();
         // The same without a profiler.
         let answers = if programs::is_long() { 400 } else { 20 };

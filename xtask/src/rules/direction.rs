@@ -30,7 +30,7 @@ struct Part {
 }
 
 /// First match wins. A prefix stands for the folder itself and everything under it.
-const PARTS: [Part; 24] = [
+const PARTS: [Part; 25] = [
     Part { prefix: "api", may_use: &[], tests_may_use: &[] },
     Part { prefix: "formats", may_use: &[], tests_may_use: &[] },
     Part { prefix: "lib/trace", may_use: &["formats"], tests_may_use: &[] },
@@ -44,6 +44,8 @@ const PARTS: [Part; 24] = [
     Part { prefix: "lib/jail", may_use: &[], tests_may_use: &[] },
     // Of the host, for any VMM.
     Part { prefix: "devices", may_use: &["lib/lock", "lib/jail"], tests_may_use: &["tests"] },
+    // A program of the host: of a guest it has the interface between both alone.
+    Part { prefix: "vmm", may_use: &["devices", "lib/jail"], tests_may_use: &["tests"] },
     Part { prefix: "platform/c-image", may_use: &["platform/vm", "formats"], tests_may_use: &[] },
     Part { prefix: "lib", may_use: &["api", "lib"], tests_may_use: &["formats", "platform/sim"] },
     // What every device shares; the drivers of one bus use it, and not each other.
@@ -58,7 +60,7 @@ const PARTS: [Part; 24] = [
     // It starts VMs with their disks and cards.
     Part {
         prefix: "profiler/cli",
-        may_use: &["formats", "profiler", "devices", "lib/lock", "lib/jail"],
+        may_use: &["formats", "profiler", "devices", "vmm", "lib/lock", "lib/jail"],
         tests_may_use: &["tests"],
     },
     Part { prefix: "profiler", may_use: &["formats", "profiler"], tests_may_use: &["tests"] },
@@ -66,7 +68,7 @@ const PARTS: [Part; 24] = [
     Part { prefix: "bench", may_use: &["tests", "profiler/core"], tests_may_use: &[] },
     Part {
         prefix: "fuzz",
-        may_use: &["api", "formats", "lib", "devices", "drivers", "platform", "apps", "profiler"],
+        may_use: &["api", "formats", "lib", "devices", "drivers", "platform", "apps", "profiler", "vmm"],
         tests_may_use: &[],
     },
     Part { prefix: "xtask", may_use: &["tests", "bench"], tests_may_use: &[] },

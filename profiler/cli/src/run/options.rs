@@ -31,7 +31,7 @@ pub(super) fn check(args: &Args) -> Checked<()> {
         glass_devices::check_tap(name)?;
     }
     if args.net != Network::User && tcp_ports(&args.port).next().is_some() {
-        bail!("--port needs QEMU's own network: leave out --net, or connect to the address of the VM");
+        bail!("--port needs the user network: leave out --net, or connect to the address of the VM");
     }
     if args.print_command {
         return Ok(());
@@ -59,6 +59,7 @@ pub(super) fn check_process(args: &Args) -> Checked<()> {
     let refused = [
         (!args.port.is_empty(), "--port", "a process listens on the port of its own argument, after `--`"),
         (args.accel != Accel::Auto, "--accel", "a process runs on the host's CPUs"),
+        (args.vmm != Vmm::Auto, "--vmm", "a process needs none"),
         (args.qemu_firmware, "--qemu-firmware", "a process has no firmware"),
         (args.machine != Machine::Microvm, "--machine", "a process has no devices"),
         (args.bus.is_some(), "--bus", "a process has no devices"),
@@ -94,6 +95,14 @@ pub(super) enum Accel {
     Auto,
     Kvm,
     Tcg,
+}
+
+/// What runs a VM.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Vmm {
+    Auto,
+    Own,
+    Qemu,
 }
 
 /// Which of QEMU's machines.

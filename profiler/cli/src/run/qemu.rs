@@ -16,7 +16,7 @@ const DRIVE: &str = "discard=unmap,werror=report,rerror=report";
 /// The thread of QEMU that serves the disk. For this long, in nanoseconds, it looks for the next request or the end of one before it
 /// sleeps, if it found some so before: as long as a fast disk takes.
 const DISK_THREAD: &str = "iothread,id=disk-thread";
-/// What QEMU's own network gives the first guest, and where its gateway is.
+/// What QEMU's own network gives the first guest, and passt by us, and where the gateway is.
 const USER_NETWORK_IP: &str = "10.0.2.15/24,10.0.2.2";
 /// Where that network passes queries on to the host's name server.
 const USER_NETWORK_DNS: &str = "10.0.2.3";
@@ -171,7 +171,7 @@ fn network(args: &Args, bus: Bus, accel: &str, folder: &Path, qemu: &mut Command
 }
 
 /// Words for the platform, and behind `--` the service's.
-fn kernel_command_line(args: &Args) -> String {
+pub(super) fn kernel_command_line(args: &Args) -> String {
     let ip = match (&args.ip, &args.net) {
         (Some(ip), _) => format!("ip={ip} "),
         (None, Network::User) => format!("ip={USER_NETWORK_IP} "),

@@ -175,7 +175,7 @@ fn with_entry(vm: Option<Vm>, entry: &registry::Entry) -> Vm {
     Vm {
         name: entry.name.clone(),
         elf: Some(entry.elf.clone()),
-        gdb: Some(SocketAddress::Unix(entry.gdb.clone())),
+        gdb: entry.gdb.clone().map(SocketAddress::Unix),
         accel: entry.accel.clone(),
         vcpus: Some(entry.vcpus),
         links: entry.links.clone(),
@@ -206,7 +206,7 @@ mod tests {
         let entry = registry::Entry {
             pid: 5,
             elf: "/images/web".into(),
-            gdb: "/run/gdb".into(),
+            gdb: Some("/run/gdb".into()),
             name: "web".to_owned(),
             accel: "kvm".to_owned(),
             vcpus: 2,

@@ -23,8 +23,8 @@ pub struct Entry {
     pub pid: u32,
     /// The image, with symbols.
     pub elf: PathBuf,
-    /// The unix socket of QEMU's gdbstub.
-    pub gdb: PathBuf,
+    /// The unix socket of QEMU's gdbstub; our own VMM has none.
+    pub gdb: Option<PathBuf>,
     /// Its name.
     pub name: String,
     /// "kvm" or "tcg".
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     fn entry(pid: u32) -> Entry {
-        let (elf, gdb) = (PathBuf::from("/images/a"), PathBuf::from("/run/gdb"));
+        let (elf, gdb) = (PathBuf::from("/images/a"), Some(PathBuf::from("/run/gdb")));
         Entry { pid, elf, gdb, name: "a".to_owned(), accel: "tcg".to_owned(), vcpus: 1, links: Links::default() }
     }
 

@@ -44,6 +44,13 @@ fn vm(pid: u32, name: String, vmm: String, accel: &str) -> Vm {
 /// A VMM whose program has a known name.
 pub(super) fn parse(pid: u32, arguments: &[String]) -> Option<Vm> {
     let program = program_name(arguments.first()?);
+    if let [_, command, image, options @ ..] = arguments
+        && program == "glass"
+        && command == "vmm"
+    {
+        let memory = options.windows(2).find(|pair| pair[0] == "--memory").and_then(|pair| pair[1].parse().ok());
+        return Some(Vm { ram_bytes: memory, ..vm(pid, program_name(image), "glass".to_owned(), "kvm") });
+    }
     let (_, vmm, accel) = KNOWN.iter().find(|(name, ..)| *name == program)?;
     // Firecracker's own name for a VM.
     let id = arguments.windows(2).find(|pair| pair[0] == "--id").map(|pair| program_name(&pair[1]));
@@ -134,6 +141,9 @@ mod tests {
         assert_eq!(parse("cloud-hypervisor"), names("cloud-hypervisor", "Cloud Hypervisor", "kvm"));
         assert_eq!(parse("/usr/lib/virtualbox/VBoxHeadless -s x"), names("VBoxHeadless", "VirtualBox", "vbox"));
         assert_eq!(parse("nginx"), None);
+        // Our own, which is one of several commands of a program.
+        assert_eq!(parse("/bin/glass vmm /images/hello --memory 67108864"), names("hello", "glass", "kvm"));
+        assert_eq!(parse("/bin/glass run /images/hello"), None);
         let unknown = unknown(5, &["/x/\u{1b}[31mvmm".to_owned()]);
         assert_eq!((unknown.name.as_str(), unknown.vmm.as_str()), ("[31mvmm", "[31mvmm"));
     }

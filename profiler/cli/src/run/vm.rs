@@ -1,0 +1,195 @@
+//! A service in a VM: starts what runs it, with the processes that serve its devices, and passes on what it prints and how it ends.
+
+use super::helpers::{self, Helper};
+use super::options::{Network, tcp_ports};
+use super::own::{self, Choice};
+use super::qemu::{self, QEMU};
+use super::signals::{INTERRUPTED, Signals};
+use super::traced::Recording;
+use super::{
+    Args, FAILED, SocketFolder, devices, disk, ended_by_signal, share, shell_words, stopped, vm_console, vsock,
+};
+use crate::console::{self, say};
+use crate::symbolizer::Symbolizer;
+use anyhow::{Context, Result, bail};
+use glass_formats::Exit;
+use glass_profiler_guests::find::registry::{self, Registered};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
+
+/// How a VM is run.
+struct Plan<'a> {
+    args: &'a Args,
+    image: &'a Path,
+    name: &'a str,
+    accel: &'static str,
+    is_own: bool,
+    folder: SocketFolder,
+}
+
+/// Runs a VM until it ends; returns the exit code of the service.
+pub(super) fn run(args: &Args, image: &Path, name: &str, signals: &Signals) -> Result<u8> {
+    let (accel, remark) = qemu::choose_accel(args.accel)?;
+    let bus = qemu::choose_bus(args.machine, args.bus)?;
+    let Choice { is_own, remark: because } = own::choose(args, accel)?;
+    if args.print_command {
+        // Run by hand, it has the sockets in the current folder.
+        let command = qemu::command(args, bus, image, accel, Path::new("."));
+        let words: Vec<_> = command.get_args().skip(3).map(|word| word.to_string_lossy()).collect();
+        console::print(&(shell_words(&words) + "\n"))?;
+        for command in devices::commands(args, accel, Path::new(".")) {
+            say!("glass: QEMU needs the program that serves a device of the VM: start `{command}` first");
+        }
+        return Ok(0);
+    }
+    let plan = Plan { args, image, name, accel, is_own, folder: SocketFolder::make()? };
+    plan.announce(remark.or(because));
+    let (command, helpers) = match is_own {
+        true => (own::command(args, image)?, Vec::new()),
+        false => (qemu::command(args, bus, image, accel, &plan.folder.0), plan.start_helpers()?),
+    };
+    plan.run(command, helpers, signals)
+}
+
+impl Plan<'_> {
+    fn announce(&self, remark: Option<String>) {
+        let Plan { args, name, accel, .. } = self;
+        say!(
+            "glass: booting {name} with {accel}, {} MiB{}{}",
+            args.memory >> 20,
+            if args.cores > 1 { format!(", {} cores", args.cores) } else { String::new() },
+            remark.map(|r| format!("; {r}")).unwrap_or_default()
+        );
+        if args.net == Network::User {
+            for (host, guest) in tcp_ports(&args.port) {
+                say!("glass: 127.0.0.1:{host} is forwarded to port {guest} of the VM");
+            }
+        }
+    }
+
+    /// Starts the processes that serve devices of a VM of QEMU.
+    fn start_helpers(&self) -> Result<Vec<Helper>> {
+        let folder = &self.folder.0;
+        let mut helpers = devices::start(self.args, self.accel, folder)?;
+        helpers.extend(vsock::start(self.args, folder)?);
+        helpers.extend(share::start(self.args, folder)?);
+        Ok(helpers)
+    }
+
+    fn run(&self, mut command: Command, helpers: Vec<Helper>, signals: &Signals) -> Result<u8> {
+        let Plan { args, image, name, accel, is_own, .. } = self;
+        let recording = Recording::prepare(args, image)?;
+        Signals::prepare(&mut command, true);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut child = match child {
+            Ok(child) => child,
+            Err(error) if *is_own => bail!("cannot start glass once more ({error})"),
+            Err(error) => bail!("cannot run setpriv ({error}): install util-linux and qemu-system-x86"),
+        };
+        let serving = signals.serve(&mut child)?;
+        let helpers = helpers::Watch::start(helpers, &child, args.restart)?;
+        let messages = pass_messages(&mut child)?;
+        let registered = self.register(&child)?;
+        let _watch = (!is_own).then(|| stopped::Watch::start(&self.folder.0));
+        let (status, printed) = match recording {
+            Some(recording) => record(recording, &mut child, &format!("{name} (VM, {})", accel.to_uppercase()), image)?,
+            None => watch(&mut child, image)?,
+        };
+        drop((registered, serving));
+        let is_disk_in_use = messages.join().unwrap_or(false);
+        if let (true, Some(disk)) = (is_disk_in_use, &args.disk) {
+            bail!(glass_lib_lock::in_use(disk, None));
+        }
+        let is_ended_by_us = helpers.finish();
+        let exit = Exit::from_qemu_status(status.code().unwrap_or(1));
+        match printed {
+            Ok(()) if is_ended_by_us && !signals.is_asked() => Ok(FAILED),
+            Ok(()) if signals.is_asked() && exit != Some(Exit::Success) => Ok(INTERRUPTED),
+            Ok(()) => self.explain(status, signals),
+            failed => console::printed(failed).map(|()| 0),
+        }
+    }
+
+    /// Announces the VM to the other commands.
+    fn register(&self, child: &Child) -> Result<Registered> {
+        let Plan { args, image, folder, .. } = self;
+        let entry = registry::Entry {
+            pid: child.id(),
+            elf: fs::canonicalize(image).unwrap_or(image.to_path_buf()),
+            gdb: (!self.is_own).then(|| folder.0.join("gdb")),
+            name: self.name.to_owned(),
+            accel: self.accel.to_owned(),
+            vcpus: args.cores,
+            links: registry::Links { vsock: vsock::link(args, &folder.0), share: share::link(args) },
+        };
+        registry::register(&entry).context("cannot announce the VM to `glass record`")
+    }
+
+    /// The exit code of a VM that has ended by itself.
+    fn explain(&self, status: ExitStatus, signals: &Signals) -> Result<u8> {
+        let (name, vmm) = (self.name, if self.is_own { "the VMM" } else { "QEMU" });
+        if let Some(code) = ended_by_signal(status, &format!("{vmm} of {name}"), signals) {
+            return Ok(code);
+        }
+        let code = status.code().unwrap_or(1);
+        match Exit::from_qemu_status(code) {
+            Some(Exit::Success) => Ok(0),
+            Some(Exit::Error) => Ok(1),
+            Some(Exit::Panic) => {
+                say!("glass: {name} panicked; see the crash report above");
+                Ok(101)
+            }
+            Some(Exit::Exception) => {
+                say!("glass: {name} hit a CPU exception; see the crash report above");
+                Ok(102)
+            }
+            None if status.success() => Ok(0),
+            None if code == 127 => bail!("there is no {QEMU}: install it with `apt-get install qemu-system-x86`"),
+            None if self.is_own && self.args.net == Network::User => {
+                bail!(
+                    "the VMM ended by itself ({status}); its message is above; with --vmm qemu a VM has a user network without passt"
+                )
+            }
+            None => bail!("{vmm} ended by itself ({status}); its message is above"),
+        }
+    }
+}
+
+/// Passes on what the VMM reports; the thread returns whether its disk is in use by another one.
+fn pass_messages(child: &mut Child) -> Result<JoinHandle<bool>> {
+    let errors = child.stderr.take().context("the VMM has no messages")?;
+    Ok(std::thread::spawn(move || disk::pass_messages(errors)))
+}
+
+/// As [`watch`], and records the VM meanwhile.
+fn record(recording: Recording, child: &mut Child, title: &str, image: &Path) -> Result<(ExitStatus, io::Result<()>)> {
+    let output = child.stdout.take().context("the VMM has no output")?;
+    let image = image.to_owned();
+    let pid = Pid::from_child(child);
+    let console = std::thread::spawn(move || {
+        let printed = vm_console::copy(output, &Symbolizer::new(&image));
+        if printed.is_err() {
+            // An error means that it has ended already.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        printed
+    });
+    let status = recording.run(child, title, true)?;
+    Ok((status, console.join().unwrap_or(Ok(()))))
+}
+
+/// Prints what the VM prints until it ends, and what came of printing. A closed standard output ends the VM, as it
+/// ends other programs.
+fn watch(child: &mut Child, image: &Path) -> Result<(ExitStatus, io::Result<()>)> {
+    let output = child.stdout.take().context("the VMM has no output")?;
+    let printed = vm_console::copy(output, &Symbolizer::new(image));
+    if printed.is_err() {
+        // It was running a moment ago; if it has ended since, that is as well.
+        let _ = child.kill();
+    }
+    Ok((child.wait().context("cannot wait for the VMM")?, printed))
+}
