@@ -10,11 +10,11 @@ const GROUPS: [(&str, &[&str]); 4] = [
     ("Set up", &["completions", "man", "help"]),
 ];
 const EXAMPLES: &str = "Examples:
-  glass record --open -- ./program     Sample a program, and open its flame graph
-  glass top -p PID                     Where a VM or a process spends its time, live
-  glass ps -p PID                      The processes of a Linux VM, from outside
-  glass stacks -p PID --blocked        What each blocked task of a Linux VM waits for
-  glass new shop; glass run shop       A service of your own, as a VM
+  glass record --open -- ./program          Sample a program, and open its flame graph
+  glass top -p PID                          Where a VM or a process spends its time, live
+  glass ps -p PID                           The processes of a Linux VM, from outside
+  glass stacks -p PID --blocked             What each blocked task of a Linux VM waits for
+  glass new shop && cd shop && glass run    A service of your own, as a VM
 
 Exit status: 0 success; 1 failure, with one line on standard error; 2 wrong arguments.
 `glass run` returns that of the service.";

@@ -48,76 +48,34 @@ pub struct Args {
     /// the workspace].
     #[arg(value_name = "PACKAGE|IMAGE")]
     app: Option<String>,
-    #[command(flatten)]
-    ranks: ranks::Options,
     /// Where to run it.
     #[arg(long, value_enum, default_value_t = Platform::Vm)]
     platform: Platform,
-    /// How QEMU runs guest code; `auto` takes KVM where /dev/kvm can be opened.
-    #[arg(long, value_enum, default_value_t = Accel::Auto)]
-    accel: Accel,
-    /// What runs the VM: QEMU, or under KVM our own VMM, which boots sooner and has fewer devices; `auto` takes ours where it has what is wanted.
-    #[arg(long, value_enum, default_value_t = Vmm::Auto)]
-    vmm: Vmm,
-    /// Which of QEMU's machines: `microvm`, which starts faster, or `q35`, a PC.
-    #[arg(long, value_enum, default_value_t = Machine::Microvm)]
-    machine: Machine,
-    /// Bus of the devices of QEMU's VM [default: pci]; `mmio` (microvm only) boots some milliseconds faster and has lower throughput. Our own VMM
-    /// has `mmio`.
-    #[arg(long, value_enum)]
-    bus: Option<Bus>,
-    /// Boot by QEMU's firmware; without this option microvm boots by the image's, which takes less time.
-    #[arg(long)]
-    qemu_firmware: bool,
-    /// Memory of the VM, in MiB if it has no unit.
-    #[arg(long, default_value = "64M", value_name = "SIZE", value_parser = parse_memory)]
-    memory: u64,
-    /// Cores of the service: of its VM, or threads of its process.
-    #[arg(long, default_value_t = 1, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=CORES_MAX))]
-    cores: u32,
+    /// Forward TCP port HOST of 127.0.0.1 to port GUEST of the VM [default: the same number], on which the service listens, or to
+    /// `vsock:PORT`; may be given several times. VMs only.
+    #[arg(long, value_name = "HOST[:GUEST]", value_parser = parse_port)]
+    port: Vec<Port>,
     /// Disk 0 of the service, the only one: a raw file or a block device.
     #[arg(long, value_name = "PATH")]
     disk: Option<PathBuf>,
     /// Create the disk file with this size if it does not exist.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "disk")]
     disk_size: Option<u64>,
-    /// Read and write the disk past the host's page cache. VMs only.
-    #[arg(long, requires = "disk")]
-    disk_direct: bool,
-    /// Seconds that a request to the disk may take before it fails. VMs only.
-    #[arg(long, requires = "disk", value_name = "SECONDS", default_value_t = DISK_TIMEOUT_DEFAULT, value_parser = clap::value_parser!(u32).range(1..))]
-    disk_timeout: u32,
-    /// Give the service the files of a directory; with `:ro` it cannot change them.
-    #[arg(long, value_name = "PATH[:ro]", value_parser = share::parse)]
-    share: Option<share::Share>,
-    /// Forward a TCP port of 127.0.0.1 to the VM, to a TCP port or to `vsock:PORT`; may be given several times. VMs only.
-    #[arg(long, value_name = "HOST[:GUEST]", value_parser = parse_port)]
-    port: Vec<Port>,
-    /// Network of the VM: `user` (connections of the host, by passt for our own VMM and by QEMU itself otherwise; needs no privileges), `none`, or
-    /// `tap=NAME` of an existing TAP device.
-    #[arg(long, default_value = "user", value_parser = parse_network)]
-    net: Network,
-    /// Address of this machine that the service listens on [default: 127.0.0.1, for this machine only]; `::` is every address. Processes only.
-    #[arg(long, value_name = "ADDRESS")]
-    bind: Option<IpAddr>,
-    /// Give the service vsock; its clients connect to the unix socket PATH and write `CONNECT PORT` and a line end.
-    /// Without PATH, a VM gets a socket whose path is printed. A VM needs the program vhost-device-vsock
-    #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
-    vsock: Option<Option<PathBuf>>,
-    /// Address of the VM: `dhcp` or `ADDRESS/PREFIX[,GATEWAY]` [default: an address of the user network; with a TAP device
-    /// DHCP].
-    #[arg(long, value_parser = parse_ip)]
-    ip: Option<String>,
-    /// IPv6 address of the VM: `auto` (from the network's routers; QEMU's user network is one and gives a VM
-    /// fec0::5054:ff:fe12:3456, passt has the prefix of a host with IPv6; connections lead out only), `off` or `ADDRESS/PREFIX[,GATEWAY]` [default: auto].
-    #[arg(long, value_parser = parse_ip6)]
-    ip6: Option<String>,
-    /// Name servers of the VM [default: those of the DHCP server and of IPv6 routers; with the user network the host's].
-    #[arg(long, value_name = "ADDRESS[,ADDRESS]", value_delimiter = ',')]
-    dns: Vec<IpAddr>,
+    /// Cores of the service: of its VM, or threads of its process.
+    #[arg(long, default_value_t = 1, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=CORES_MAX))]
+    cores: u32,
+    /// Memory of the VM, in MiB if it has no unit.
+    #[arg(long, default_value = "64M", value_name = "SIZE", value_parser = parse_memory)]
+    memory: u64,
     /// Print messages of this level and more severe ones.
     #[arg(long, value_name = "LEVEL", value_parser = ["off", "error", "warn", "info", "debug", "trace"], default_value = LOG_DEFAULT)]
     log: String,
+    /// Give the service the files of a directory; with `:ro` it cannot change them.
+    #[arg(long, value_name = "PATH[:ro]", value_parser = share::parse)]
+    share: Option<share::Share>,
+    /// Address of this machine that the service listens on [default: 127.0.0.1, for this machine only]; `::` is every address. Processes only.
+    #[arg(long, value_name = "ADDRESS")]
+    bind: Option<IpAddr>,
     /// Restart the service after a failure, with a pause that grows from half a second to a minute.
     #[arg(long, conflicts_with_all = ["trace", "print_command"])]
     restart: bool,
@@ -131,8 +89,52 @@ pub struct Args {
     /// Print QEMU's command line and do not run it.
     #[arg(long)]
     print_command: bool,
+    /// Network of the VM: `user` (connections of the host, by passt for our own VMM and by QEMU itself otherwise; needs no privileges), `none`, or
+    /// `tap=NAME` of an existing TAP device.
+    #[arg(long, help_heading = "Network", default_value = "user", value_parser = parse_network)]
+    net: Network,
+    /// Address of the VM: `dhcp` or `ADDRESS/PREFIX[,GATEWAY]` [default: an address of the user network; with a TAP device
+    /// DHCP].
+    #[arg(long, help_heading = "Network", value_parser = parse_ip)]
+    ip: Option<String>,
+    /// IPv6 address of the VM: `auto` (from the network's routers; QEMU's user network is one and gives a VM
+    /// fec0::5054:ff:fe12:3456, passt has the prefix of a host with IPv6; connections lead out only), `off` or `ADDRESS/PREFIX[,GATEWAY]` [default: auto].
+    #[arg(long, help_heading = "Network", value_parser = parse_ip6)]
+    ip6: Option<String>,
+    /// Name servers of the VM [default: those of the DHCP server and of IPv6 routers; with the user network the host's].
+    #[arg(long, help_heading = "Network", value_name = "ADDRESS[,ADDRESS]", value_delimiter = ',')]
+    dns: Vec<IpAddr>,
+    /// Give the service vsock; its clients connect to the unix socket PATH and write `CONNECT PORT` and a line end.
+    /// Without PATH, a VM gets a socket whose path is printed. A VM needs the program vhost-device-vsock
+    #[arg(long, help_heading = "Network", value_name = "PATH", num_args = 0..=1, require_equals = true)]
+    vsock: Option<Option<PathBuf>>,
+    /// What runs the VM: QEMU, or under KVM our own VMM, which boots sooner and has fewer devices; `auto` takes ours where it has what is wanted.
+    #[arg(long, help_heading = "Virtual machine", value_enum, default_value_t = Vmm::Auto)]
+    vmm: Vmm,
+    /// How QEMU runs guest code; `auto` takes KVM where /dev/kvm can be opened.
+    #[arg(long, help_heading = "Virtual machine", value_enum, default_value_t = Accel::Auto)]
+    accel: Accel,
+    /// Which of QEMU's machines: `microvm`, which starts faster, or `q35`, a PC.
+    #[arg(long, help_heading = "Virtual machine", value_enum, default_value_t = Machine::Microvm)]
+    machine: Machine,
+    /// Bus of the devices of QEMU's VM [default: pci]; `mmio` (microvm only) boots some milliseconds faster and has lower throughput. Our own VMM
+    /// has `mmio`.
+    #[arg(long, help_heading = "Virtual machine", value_enum)]
+    bus: Option<Bus>,
+    /// Boot by QEMU's firmware; without this option microvm boots by the image's, which takes less time.
+    #[arg(long, help_heading = "Virtual machine")]
+    qemu_firmware: bool,
+    /// Read and write the disk past the host's page cache. VMs only.
+    #[arg(long, help_heading = "Virtual machine", requires = "disk")]
+    disk_direct: bool,
+    /// Seconds that a request to the disk may take before it fails. VMs only.
+    #[arg(long, help_heading = "Virtual machine", requires = "disk", value_name = "SECONDS", default_value_t = DISK_TIMEOUT_DEFAULT,
+        value_parser = clap::value_parser!(u32).range(1..))]
+    disk_timeout: u32,
+    #[command(flatten)]
+    ranks: ranks::Options,
     /// Write the configuration of a domain of Xen to NAME.cfg, print the commands of `xl` for it, and run nothing.
-    #[arg(long, conflicts_with_all = ["print_command", "ranks"])]
+    #[arg(long, help_heading = "Xen", conflicts_with_all = ["print_command", "ranks"])]
     xen: bool,
     /// Processors of this host, for an image that has to know them.
     #[arg(skip)]
@@ -162,13 +164,11 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
     if args.ranks.ranks.is_some() && args.app.is_none() {
         return ranks::run(&args);
     }
+    // Before the build, which takes time; and after it, because a C program changes the memory, and another process may have taken a port.
+    check(&args)?;
     let (program, name) = find_program(&args)?;
     ranks::prepare_vm(&mut args, &program)?;
-    match args.xen && args.platform == Platform::Vm {
-        true => xen::check(&args)?,
-        false if args.xen => bail!("a process is no domain of Xen: leave out --platform or --xen"),
-        false => options::check(&args)?,
-    }
+    check(&args)?;
     if let Some(disk) = &args.disk {
         disk::prepare(disk, args.disk_size)?;
     }
@@ -200,6 +200,15 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
         let delay = delays.after_failure();
         say!("glass: {name} failed (exit code {code}); it starts again in {:.1} s", delay.as_secs_f64());
         std::thread::sleep(delay);
+    }
+}
+
+/// Refuses options that the platform cannot obey.
+fn check(args: &Args) -> Result<()> {
+    match args.xen && args.platform == Platform::Vm {
+        true => xen::check(args),
+        false if args.xen => bail!("a process is no domain of Xen: leave out --platform or --xen"),
+        false => options::check(args),
     }
 }
 

@@ -17,7 +17,7 @@ const RATE_HZ_MAX: i64 = 100_000;
 /// A running guest.
 #[derive(clap::Args, Clone, Default)]
 pub struct GuestArgs {
-    /// Process, by its ID; if it is a VMM, its VM is meant. Several processes, separated by commas, are sampled together.
+    /// Process ID; that of a VMM selects its VM. Several, separated by commas, are sampled together; a trace is of one.
     #[arg(id = "pid", short, long = "pid", value_name = "PID", value_delimiter = ',', value_parser = parse_pid,
         conflicts_with_all = ["name", "command"])]
     pub pids: Vec<u32>,

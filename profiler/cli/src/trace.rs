@@ -40,8 +40,6 @@ const SNAPSHOT_PATIENCE: Duration = Duration::from_millis(400);
 const OFF_PATIENCE: Duration = Duration::from_millis(1500);
 
 /// Records what a Glasshouse service waits for: tasks, devices, TCP segments, spans.
-///
-/// Groups of events are tasks, cores, devices, TCP segments, counters, spans, MPI and calls of functions.
 #[derive(clap::Args)]
 #[command(override_usage = "glass trace [OPTIONS] <--pid PID | --name NAME | --post-mortem FILE | -- COMMAND...>")]
 pub struct Args {

@@ -38,12 +38,12 @@ const INSIDE: u32 = 1;
 /// Options of a job of ranks.
 #[derive(clap::Args)]
 pub(super) struct Options {
-    /// Start the program after `--` this many times, as the ranks of an MPI job. With the image of a C program instead: the ranks of one
-    /// VM, each on a core of its own.
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=i64::from(RANKS_MAX)))]
+    /// Start the program after `--` this many times: each is a process (rank) of one MPI job. With the image of a C program instead: the ranks
+    /// of one VM, each on a core of its own.
+    #[arg(long, help_heading = "MPI", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=i64::from(RANKS_MAX)))]
     pub ranks: Option<u32>,
-    /// Print each line of a rank with its number before it.
-    #[arg(long, requires = "ranks")]
+    /// Print the number of the rank before each line that it prints.
+    #[arg(long, help_heading = "MPI", requires = "ranks")]
     prefix: bool,
 }
 

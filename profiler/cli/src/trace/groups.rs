@@ -40,7 +40,7 @@ pub fn parse_groups(text: &str) -> Result<Groups, String> {
 #[derive(clap::Args)]
 pub struct GroupArgs {
     /// Groups of events, separated by commas: tasks, cores, devices, net, counters, spans, functions, mpi; `all`: every group except
-    /// functions, which need --functions. An empty list: `glass trace` switches all groups off and ends.
+    /// functions; `functions` without --functions: every function. An empty list: `glass trace` switches all groups off and ends.
     #[arg(long, value_name = "GROUPS", default_value = "all", value_parser = parse_groups)]
     pub groups: Groups,
     /// Trace calls of these functions too, in a program built with --trace-functions: a crate, a part of a path
