@@ -54,7 +54,7 @@ pub const WAIT_SECS_MAX: u64 = 24 * 60 * 60;
 /// cannot be detected; if it does not, it must not wait indefinitely.
 pub const HALF_CLOSED_WAIT: Duration = Duration::from_secs(30);
 
-/// Open connections; a small VM's network has a lower bound, 64 with 32 MiB. At the bound, an idle one is reset for a new one. In addition to its TCP buffers a connection
+/// Open connections; a small VM's network has a lower bound, about 55 with 32 MiB. At the bound, an idle one is reset for a new one. In addition to its TCP buffers a connection
 /// costs 4 KiB, or 16 KiB with a very long head.
 pub const CONNECTIONS_MAX: usize = 512;
 
