@@ -30,8 +30,8 @@ const REMARK_INDENT: usize = 9;
 ///
 /// In dom0 it lists the domains of Xen, too. BACKEND is how `glass record` would stop and read the VM.
 ///
-/// The guest is not stopped: its list of processes is read from its RAM. START is the time since the start of the guest, NSPID the process ID in the
-/// process's own namespace.
+/// The guest is not stopped: its list of processes is read from its RAM. START is when the process started, counted from the guest's
+/// boot, NSPID the process ID in the process's own namespace.
 #[derive(clap::Args)]
 #[command(
     override_usage = "glass ps [--json]\n       glass ps [--threads] [--json] <--pid PID | --name NAME | --post-mortem FILE>"

@@ -29,10 +29,10 @@ pub struct Args {
     /// Only tasks that wait and are not woken by signals (state D).
     #[arg(long)]
     blocked: bool,
-    /// Only the threads of this process, by its ID in the guest's first namespace.
+    /// Only the threads of this process, by its ID in the guest's initial PID namespace.
     #[arg(long, value_name = "PID")]
     process: Option<u32>,
-    /// Only this thread, by its ID in the guest's first namespace.
+    /// Only this thread, by its ID in the guest's initial PID namespace.
     #[arg(long, value_name = "TID")]
     thread: Option<u32>,
     /// Folder with the files of the guest (its root disk, mounted or unpacked): programs are read there, if they are the builds that the guest

@@ -49,7 +49,7 @@ pub struct TargetArgs {
     /// Xen domain to profile, by name or ID; run in dom0. Experimental.
     #[arg(long, value_name = "NAME|ID", conflicts_with_all = ["pid", "name", "post_mortem", "command", "backend"])]
     pub domain: Option<String>,
-    /// Use the structures of the newest known version of Xen if the version is unknown.
+    /// If the version of Xen is unknown, assume the data layout of the newest known one: names and stacks may be wrong.
     #[arg(long, requires = "domain")]
     pub force_xen: bool,
     /// Symbol file of the code in the VM, if glass cannot find it: an ELF file or a map (nm -n, System.map, a copy of
@@ -70,14 +70,14 @@ pub struct TargetArgs {
     /// Leave out the names of the processes of the Linux in the VM, and the paths of its files.
     #[arg(long, conflicts_with_all = ["command", "domain"])]
     pub no_names: bool,
-    /// Samples per second and vCPU or thread [default: 997 for a process (a prime, to avoid lockstep with timers), 199 for KVM and Xen, 499
-    /// with --host, 79 for a gdbstub].
+    /// Samples per second of each vCPU, or per second of CPU time of each thread [default: 997 for a process (a prime, to avoid lockstep with
+    /// timers), 199 for KVM and Xen, 499 with --host, 79 for a gdbstub].
     #[arg(short = 'F', long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=RATE_HZ_MAX))]
     pub rate: Option<u32>,
     /// Sample only this vCPU, by its number; may be given several times.
     #[arg(long = "vcpu", value_name = "N", conflicts_with = "command")]
     pub vcpus: Vec<u32>,
-    /// Bytes of the stack to copy with a sample; deeper stacks are cut. By default 24 KiB, of a process 28 KiB.
+    /// Bytes of the stack to copy with a sample; deeper stacks are cut [default: 24 KiB for a VM, 28 KiB for a process].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(64..=63 << 10))]
     pub stack_bytes: Option<u32>,
     /// How to stop and read the guest.

@@ -114,7 +114,7 @@ fn why_lost(losses: &Losses) -> String {
     let kinds = [
         (ring_full, "found the kernel's buffer full"),
         (throttled, "were throttled by the kernel"),
-        (overdue, "were left out or overdue"),
+        (overdue, "were due and not taken"),
         (not_stopped, "of vCPUs that could not be stopped or read in time"),
         (queue_full, "were dropped, since writing was slower"),
     ];
