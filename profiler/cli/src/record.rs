@@ -123,13 +123,21 @@ pub(crate) fn print_command(pid: u32, title: &str) {
 }
 
 /// Records samples, and the trace if requested.
-fn record(arguments: &Args, mut output: Output, interrupted: &AtomicBool, is_detached: &AtomicBool) -> Result<ExitCode> {
+fn record(
+    arguments: &Args,
+    mut output: Output,
+    interrupted: &AtomicBool,
+    is_detached: &AtomicBool,
+) -> Result<ExitCode> {
     let is_new = !arguments.target.command.is_empty();
     // The trace of a guest that runs is open before this process gives up its rights. A service that was just started has its trace in
     // a moment, and finding it needs them.
     let is_prisoner = !(is_new && arguments.trace.is_some());
-    let launcher =
-        if is_prisoner { holder::launcher_of_prisoner(jail::enter, output.files_for_holder()) } else { holder::launcher() };
+    let launcher = if is_prisoner {
+        holder::launcher_of_prisoner(jail::enter, output.files_for_holder())
+    } else {
+        holder::launcher()
+    };
     let program = arguments.target.symbols.first().map(|file| file.path.as_path());
     let wanted = arguments.traced();
     let open = match &wanted {
