@@ -15,7 +15,7 @@ use glass_profiler_guests::systems::vmcoreinfo;
 
 use crate::console::{print, say};
 use crate::jail;
-use crate::record::output::Unused;
+use crate::record::output::Files;
 
 /// The name of the command.
 const NAME: &str = "holder";
@@ -29,6 +29,9 @@ pub struct Args {
     /// A file that gets its name then.
     #[arg(long, requires = "new_file")]
     old_file: Option<PathBuf>,
+    /// A file that gets the name of that one then, and is removed otherwise.
+    #[arg(long, requires = "old_file")]
+    older_file: Option<PathBuf>,
     /// The VM, the rate and the vCPUs; or files.
     task: Vec<String>,
 }
@@ -38,12 +41,13 @@ pub fn launcher() -> Launcher {
     Launcher { program: "/proc/self/exe".into(), arguments: vec![NAME.into()], before_parsing: None }
 }
 
-/// The same, for a process that enters this jail before it reads anything; `unused` is a file that it has made and could not remove then.
-pub fn launcher_of_prisoner(enter: fn() -> Option<String>, unused: Option<Unused<'_>>) -> Launcher {
+/// The same, for a process that enters this jail before it reads anything; `files` are what it has made and renamed, and could not remove then.
+pub fn launcher_of_prisoner(enter: fn() -> Option<String>, files: Option<Files<'_>>) -> Launcher {
     let mut launcher = Launcher { before_parsing: Some(enter), ..launcher() };
-    if let Some(Unused { path, old }) = unused {
+    if let Some(Files { path, old, older }) = files {
         launcher.arguments.push(argument("--new-file=", path));
         launcher.arguments.extend(old.map(|old| argument("--old-file=", old)));
+        launcher.arguments.extend(older.map(|older| argument("--older-file=", older)));
     }
     launcher
 }
@@ -57,8 +61,8 @@ fn argument(option: &str, path: &Path) -> OsString {
 /// Serves until the other process wants no more, or is gone.
 pub fn run(arguments: &Args) -> Result<()> {
     let socket = || std::io::stdin().as_fd().try_clone_to_owned().context("cannot use standard input");
-    let was_sampled = match Task::of_arguments(&arguments.task) {
-        Some(task) => serve(socket()?, &task)?,
+    match Task::of_arguments(&arguments.task) {
+        Some(task) => _ = serve(socket()?, &task)?,
         None if arguments.task == [dump::SEARCH] => return search(socket()?),
         None if let Some(task) = dump::Task::of_arguments(&arguments.task) => {
             let file = std::io::stdout().as_fd().try_clone_to_owned().context("cannot use standard output")?;
@@ -66,18 +70,13 @@ pub fn run(arguments: &Args) -> Result<()> {
         }
         None if arguments.task == [FILES] => {
             serve_files(socket()?, Debuginfod::from_environment(|text| say!("glass: {text}")))?;
-            // A recording that was begun is not empty.
-            false
         }
         None => bail!("glass starts this command by itself: use glass record, glass dump or glass top"),
-    };
-    match &arguments.new_file {
-        Some(path) if !was_sampled => {
-            let unused = Unused { path, old: arguments.old_file.as_deref() };
-            unused.remove().with_context(|| format!("cannot remove {}", path.display()))
-        }
-        _ => Ok(()),
     }
+    let Some(path) = &arguments.new_file else { return Ok(()) };
+    // A recording that was begun is not empty.
+    let files = Files { path, old: arguments.old_file.as_deref(), older: arguments.older_file.as_deref() };
+    files.settle().with_context(|| format!("cannot put {} in order with those before it", path.display()))
 }
 
 /// Searches a dump, in the jail, and prints where it has `VMCOREINFO`.

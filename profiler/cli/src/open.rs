@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -63,8 +63,13 @@ pub(crate) fn run_without_option() -> Result<Option<ExitCode>> {
         }
         std::thread::sleep(PERIOD);
     };
+    Ok(if status.success() { None } else { Some(code_of(status)) })
+}
+
+/// The exit code of a process as a shell has it.
+pub(crate) fn code_of(status: ExitStatus) -> ExitCode {
     let code = status.code().or(status.signal().map(|signal| 128 + signal)).and_then(|code| u8::try_from(code).ok());
-    Ok(if status.success() { None } else { Some(code.map_or(ExitCode::FAILURE, ExitCode::from)) })
+    code.map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
 /// The arguments without the option. What follows `--` is of the command that is sampled.

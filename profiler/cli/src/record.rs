@@ -28,6 +28,8 @@ use output::Output;
 use progress::Progress;
 
 /// Samples the call stacks of a running VM or process, or of a command.
+///
+/// The exit status is that of the command, if it has failed.
 #[derive(clap::Args)]
 #[command(
     override_usage = "glass record [OPTIONS] <--pid PID | --name NAME | --domain NAME|ID | --post-mortem FILE | -- COMMAND...>"
@@ -35,8 +37,7 @@ use progress::Progress;
 pub struct Args {
     #[command(flatten)]
     target: TargetArgs,
-    /// Stop after this time, in seconds or with a unit (500ms, 2m); without it, at Ctrl-C or when the guest ends. The command itself is not stopped, and
-    /// its status is not ours.
+    /// Stop after this time, in seconds or with a unit (500ms, 2m); without it, at Ctrl-C or when the guest ends. The command itself is not stopped.
     #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
     /// Also trace these groups of events of a Glasshouse service, into the same recording: see `glass trace`.
@@ -105,7 +106,7 @@ pub fn run(arguments: Args) -> Result<ExitCode> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let is_detached = Arc::new(AtomicBool::new(false));
     watch_signals(&interrupted, &is_detached).context("cannot watch for Ctrl-C")?;
-    record(&arguments, output, &interrupted, &is_detached).map(|()| ExitCode::SUCCESS)
+    record(&arguments, output, &interrupted, &is_detached)
 }
 
 /// What a session is to do, as long as Ctrl-C has not ended it.
@@ -122,13 +123,21 @@ pub(crate) fn print_command(pid: u32, title: &str) {
 }
 
 /// Records samples, and the trace if requested.
-fn record(arguments: &Args, output: Output, interrupted: &AtomicBool, is_detached: &AtomicBool) -> Result<()> {
+fn record(
+    arguments: &Args,
+    mut output: Output,
+    interrupted: &AtomicBool,
+    is_detached: &AtomicBool,
+) -> Result<ExitCode> {
     let is_new = !arguments.target.command.is_empty();
     // The trace of a guest that runs is open before this process gives up its rights. A service that was just started has its trace in
     // a moment, and finding it needs them.
     let is_prisoner = !(is_new && arguments.trace.is_some());
-    let launcher =
-        if is_prisoner { holder::launcher_of_prisoner(jail::enter, output.unused()) } else { holder::launcher() };
+    let launcher = if is_prisoner {
+        holder::launcher_of_prisoner(jail::enter, output.files_for_holder())
+    } else {
+        holder::launcher()
+    };
     let program = arguments.target.symbols.first().map(|file| file.path.as_path());
     let wanted = arguments.traced();
     let open = match &wanted {
@@ -174,5 +183,12 @@ fn record(arguments: &Args, output: Output, interrupted: &AtomicBool, is_detache
     if is_new {
         print_command(pid, &target.origin.guest);
     }
-    Ok(outcome.result()?)
+    outcome.result()?;
+    Ok(match target.source.exit_status().filter(|status| !status.success()) {
+        Some(status) => {
+            say!("glass: {} has ended with {status}", target.origin.guest);
+            open::code_of(status)
+        }
+        None => ExitCode::SUCCESS,
+    })
 }

@@ -194,9 +194,11 @@ fn write_page(recording: &Recording, trace: Option<&Trace>, side: SamplesView, o
     };
     files::write(output, |file| file.write_all(page.as_bytes()))?;
     let events = trace.map_or(String::new(), |trace| format!(" and {} events", trace.event_count));
-    let (samples, warnings, output) = (profile.samples.len(), files::warnings(recording), output.display());
-    let unit = if samples == 1 { "sample" } else { "samples" };
-    say!("glass: {samples} {unit}{events}{warnings} in {output}");
+    let samples = match profile.samples.len() {
+        1 => "1 sample".to_owned(),
+        samples => format!("{samples} samples"),
+    };
+    say!("glass: {samples}{events}{} in {}", files::warnings(recording), output.display());
     Ok(())
 }
 

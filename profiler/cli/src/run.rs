@@ -108,7 +108,8 @@ pub struct Args {
     /// Without PATH, a VM gets a socket whose path is printed. A VM needs the program vhost-device-vsock
     #[arg(long, help_heading = "Network", value_name = "PATH", num_args = 0..=1, require_equals = true)]
     vsock: Option<Option<PathBuf>>,
-    /// What runs the VM: QEMU, or under KVM our own VMM, which boots sooner and has fewer devices; `auto` takes ours where it has what is wanted.
+    /// What runs the VM: QEMU, or under KVM our own VMM, which boots sooner and has fewer devices; `auto` takes ours where it has what is wanted,
+    /// but QEMU for the user network.
     #[arg(long, help_heading = "Virtual machine", value_enum, default_value_t = Vmm::Auto)]
     vmm: Vmm,
     /// How QEMU runs guest code; `auto` takes KVM where /dev/kvm can be opened.

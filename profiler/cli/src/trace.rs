@@ -172,12 +172,13 @@ fn origin(arguments: &Args, guest: String, backend: &str) -> Origin {
     target::origin(0, guest, backend, symbols)
 }
 
-fn live(arguments: &Args, output: Output, signals: &Signals) -> Result<()> {
+fn live(arguments: &Args, mut output: Output, signals: &Signals) -> Result<()> {
     let (symbols, groups) = (arguments.symbols.as_deref(), arguments.wanted.groups());
     let (guest, child) = open_any(&arguments.guest, symbols, &arguments.command, groups, &signals.interrupted)?;
     let (pid, is_vm, title) = (guest.pid, guest.is_vm, guest.title.clone());
     let settings = arguments.wanted.settings(&guest)?.of_command(child.is_some());
     let live = Live::new(guest, settings)?;
+    output.commit();
     // What has the memory of the trace open needs no rights to read it.
     jail::enter_and_say();
     let origin = origin(arguments, title.clone(), "its own trace");
@@ -225,11 +226,12 @@ fn summary(arguments: &Args, written: &Written, elapsed: Duration, traced: Optio
 }
 
 /// The newest existing events, without a change of the groups.
-fn snapshot(arguments: &Args, output: Output) -> Result<()> {
+fn snapshot(arguments: &Args, mut output: Output) -> Result<()> {
     let guest = open(&arguments.guest, arguments.symbols.as_deref())?;
     let (pid, is_vm, title) = (guest.pid, guest.is_vm, guest.title.clone());
     let settings = LiveSettings { groups: None, functions: None, start: Start::Oldest, groups_after: None };
     let mut live = Live::new(guest, settings)?;
+    output.commit();
     jail::enter_and_say();
     let mut kept = Vec::new();
     let clocks = read_clocks();
@@ -262,7 +264,8 @@ fn snapshot(arguments: &Args, output: Output) -> Result<()> {
 }
 
 /// The trace in a dump.
-fn post_mortem(arguments: &Args, file: &Path, output: Output) -> Result<()> {
+fn post_mortem(arguments: &Args, file: &Path, mut output: Output) -> Result<()> {
+    output.commit();
     let mut dump = glasshouse::open_dump(file, arguments.symbols.as_deref(), jail::enter_and_say)?;
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let origin = origin(arguments, format!("{name} (dump)"), "its own trace, from a file");

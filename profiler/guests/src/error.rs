@@ -147,7 +147,7 @@ impl fmt::Display for GuestError {
             GuestError::NoVcpu(pid) => {
                 write!(
                     f,
-                    "process {pid} has no vCPU of KVM that runs: continue the VM if it is paused; if it runs without KVM, leave out --host and --backend"
+                    "process {pid} has no vCPU of KVM that runs: continue the VM if it is paused; if it does not use KVM, leave out --host and --backend kvm"
                 )
             }
             GuestError::NoRamFile(pid) => write!(

@@ -14,6 +14,7 @@
 //! implements [`Source`] itself.
 #![deny(unsafe_code)]
 
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use glass_profiler_core::event::{Event, RawSample};
@@ -92,6 +93,11 @@ pub trait Source {
 
     /// Stops sampling, delivers the remaining events and detaches from the guest.
     fn detach(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError>;
+
+    /// How a command that was started for it has ended, if it has.
+    fn exit_status(&mut self) -> Option<ExitStatus> {
+        None
+    }
 }
 
 /// The samples of one part of a guest, at one time.

@@ -1,6 +1,6 @@
-//! On which bus the end-to-end tests run: all of them on what `glass run` chooses by itself, which is our own VMM under KVM and QEMU with PCI
-//! without; those in the tables below over QEMU's virtio-mmio, too, and by QEMU with PCI under KVM; and those that take [`MACHINES`] on each machine. No
-//! other file names a machine or a bus.
+//! On which bus the end-to-end tests run: all of them on what `glass run` chooses by itself, which is QEMU with PCI for a VM with a user network and our
+//! own VMM under KVM for one in front of a TAP device; those in the tables below over QEMU's virtio-mmio, too; and those that take [`MACHINES`] on each
+//! machine. No other file names a machine or a bus.
 
 use glass_tests::folder::Folder;
 use glass_tests::limit::within;

@@ -25,25 +25,35 @@ pub(crate) struct Output {
     is_new: bool,
     /// Where the earlier recording is by now.
     old: Option<PathBuf>,
+    /// Where the one is that was there, until the new one is begun.
+    older: Option<PathBuf>,
+    /// A holder brings them in order.
+    has_holder: bool,
 }
 
-/// The new file of a recording that was not begun, to be removed by a process that may.
+/// The new file of a recording, and the earlier ones: what a process that may has to bring in order in the end.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Unused<'a> {
+pub(crate) struct Files<'a> {
     pub(crate) path: &'a Path,
-    /// What gets its name again.
+    /// What gets its name again, if there is no recording.
     pub(crate) old: Option<&'a Path>,
+    /// What gets the name of that one then, and is removed otherwise.
+    pub(crate) older: Option<&'a Path>,
 }
 
-impl Unused<'_> {
-    /// Removes it if it is empty still.
-    pub(crate) fn remove(self) -> io::Result<()> {
-        if !fs::metadata(self.path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0) {
-            return Ok(());
-        }
-        match self.old {
-            Some(old) => fs::rename(old, self.path),
-            None => fs::remove_file(self.path),
+impl Files<'_> {
+    /// Removes the new file if it is empty still, and gives the earlier ones their names; otherwise there is one earlier recording less.
+    pub(crate) fn settle(self) -> io::Result<()> {
+        let is_unused = fs::metadata(self.path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0);
+        match (is_unused, self.old, self.older) {
+            (true, Some(old), older) => {
+                fs::rename(old, self.path)?;
+                older.map_or(Ok(()), |older| fs::rename(older, old))
+            }
+            (true, None, _) => fs::remove_file(self.path),
+            // Another process may have done it.
+            (false, _, Some(older)) if older.exists() => fs::remove_file(older),
+            (false, ..) => Ok(()),
         }
     }
 }
@@ -55,25 +65,46 @@ impl Output {
         // Of a link, the file is meant.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let has_content = fs::metadata(&path).is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0);
-        let old = match has_content {
-            true => {
-                // Also in a folder where files can be renamed: this one may be protected.
-                File::options().write(true).open(&path).with_context(cannot)?;
-                let mut old = path.clone().into_os_string();
-                old.push(".old");
-                fs::rename(&path, &old).with_context(cannot)?;
-                Some(PathBuf::from(old))
+        let (mut old, mut older) = (None, None);
+        if has_content {
+            // Also in a folder where files can be renamed: this one may be protected.
+            File::options().write(true).open(&path).with_context(cannot)?;
+            let name = |ending: &str| {
+                let mut name = path.clone().into_os_string();
+                name.push(ending);
+                PathBuf::from(name)
+            };
+            let kept = name(".old");
+            if kept.exists() {
+                let aside = name(&format!(".old.{}", std::process::id()));
+                fs::rename(&kept, &aside).with_context(cannot)?;
+                older = Some(aside);
             }
-            false => None,
-        };
+            fs::rename(&path, &kept).with_context(cannot)?;
+            old = Some(kept);
+        }
         let is_new = !path.exists();
         let file = File::options().write(true).create(true).truncate(false).open(&path);
-        Ok(Output { file: Some(file.with_context(cannot)?), path, is_new, old })
+        Ok(Output { file: Some(file.with_context(cannot)?), path, is_new, old, older, has_holder: false })
     }
 
-    /// Its file, if it was made just now.
-    pub(crate) fn unused(&self) -> Option<Unused<'_>> {
-        self.is_new.then_some(Unused { path: &self.path, old: self.old.as_deref() })
+    /// Its files, if it was made just now.
+    fn files(&self) -> Option<Files<'_>> {
+        self.is_new.then_some(Files { path: &self.path, old: self.old.as_deref(), older: self.older.as_deref() })
+    }
+
+    /// Its files for a holder, which [settles](Files::settle) them in the end.
+    pub(crate) fn files_for_holder(&mut self) -> Option<Files<'_>> {
+        self.has_holder = true;
+        self.files()
+    }
+
+    /// From here on there is a recording, or an empty one: before this process may remove no file any more, and no holder does it.
+    pub(crate) fn commit(&mut self) {
+        if let Some(older) = self.older.take() {
+            // If it cannot be removed, it stays.
+            let _ = fs::remove_file(older);
+        }
     }
 
     /// The file itself.
@@ -91,6 +122,7 @@ impl Output {
     /// The empty file, to be written.
     fn begin(mut self) -> io::Result<File> {
         let file = self.file.take().ok_or_else(|| io::Error::other("the file was begun before"))?;
+        self.commit();
         // Pipes and devices have no length.
         if file.metadata()?.is_file() {
             file.set_len(0)?;
@@ -111,9 +143,9 @@ pub(crate) fn cannot_go_on(path: &Path) -> String {
 
 impl Drop for Output {
     fn drop(&mut self) {
-        if let Some(unused) = self.unused().filter(|_| self.file.is_some()) {
+        if let Some(files) = self.files().filter(|_| self.file.is_some()) {
             // In a jail without a holder an empty file stays, which a report calls so.
-            if let (Err(_), Some(old)) = (unused.remove(), unused.old) {
+            if let (Err(_), Some(old), false) = (files.settle(), files.old, self.has_holder) {
                 say!("glass: the earlier recording is {}", old.display());
             }
         }
@@ -132,20 +164,22 @@ mod tests {
         let read = |path: &Path| fs::read_to_string(path).ok();
         drop(Output::prepare(&path).unwrap());
         assert!(!path.exists());
-        for text in ["first", "second"] {
+        for text in ["zeroth", "first", "second"] {
             let mut begun = Output::prepare(&path).unwrap().begin().unwrap();
             std::io::Write::write_all(&mut begun, text.as_bytes()).unwrap();
         }
         assert_eq!((read(&path).as_deref(), read(&old).as_deref()), (Some("second"), Some("first")));
         // A mistake, in this process or in one that may rename nothing.
+        let both = || (read(&path), read(&old));
         drop(Output::prepare(&path).unwrap());
-        assert_eq!(read(&path).as_deref(), Some("second"));
+        assert_eq!(both(), (Some("second".to_owned()), Some("first".to_owned())));
         let mut output = Output::prepare(&path).unwrap();
-        output.unused().unwrap().remove().unwrap();
+        output.files().unwrap().settle().unwrap();
         output.file = None;
-        assert_eq!(read(&path).as_deref(), Some("second"));
+        assert_eq!(both(), (Some("second".to_owned()), Some("first".to_owned())));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "a file was left aside");
         // What is no file has no earlier one.
-        assert!(Output::prepare(Path::new("/dev/null")).unwrap().unused().is_none());
+        assert!(Output::prepare(Path::new("/dev/null")).unwrap().files().is_none());
         assert!(!Path::new("/dev/null.old").exists());
     }
 }

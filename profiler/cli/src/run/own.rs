@@ -19,6 +19,11 @@ pub(super) fn choose(args: &Args, accel: &str) -> Result<Choice> {
     let obstacle = obstacle(args, accel);
     match (args.vmm, obstacle) {
         (Vmm::Qemu, _) => Ok(Choice { is_own: false, remark: None }),
+        // Connections through the passt of Debian 12 may stall for half a minute under load (decision 44).
+        (Vmm::Auto, None) if args.net == Network::User => {
+            let remark = "by QEMU, because our own VMM's user network may stall (--vmm own boots sooner)".to_owned();
+            Ok(Choice { is_own: false, remark: Some(remark) })
+        }
         (_, None) => Ok(Choice { is_own: true, remark: None }),
         (Vmm::Own, Some(obstacle)) => bail!("our own VMM cannot run this VM: {obstacle}; use --vmm qemu, or auto"),
         // Without KVM there is a remark already.

@@ -315,11 +315,13 @@ impl OrcTable {
         }
     }
 
-    /// Whether an entry begins at an address, and the byte in front of it, of no function, has no rule.
+    /// Whether an entry begins at an address, and the byte in front of it, of no function, has no rule. Code that is not described, such as what
+    /// `secondary_startup_64` returns to, is no start.
     pub fn is_start(&self, address: u64) -> bool {
         let offset = address.checked_sub(self.base).and_then(|offset| u32::try_from(offset).ok());
         let begins = offset.is_some_and(|offset| self.offsets.binary_search(&offset).is_ok());
-        begins && !self.has_rule(address.wrapping_sub(1))
+        let is_described = self.find(address).is_some_and(|entry| self.kind(entry) != Kind::Undefined);
+        begins && is_described && !self.has_rule(address.wrapping_sub(1))
     }
 
     /// Goes from a function to its caller. `address` is within the calling instruction, in the terms of

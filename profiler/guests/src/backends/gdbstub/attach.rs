@@ -51,9 +51,9 @@ struct Held {
     layout: Layout,
     /// The registers of the first of those.
     first: CoreState,
-    memory: Option<Ram>,
-    freezer: io::Result<Freezer>,
-    warnings: Vec<String>,
+    memory: Result<Ram, String>,
+    /// The threads of QEMU that run the vCPUs.
+    vcpu_threads: Vec<u32>,
 }
 
 impl QemuVm {
@@ -71,14 +71,25 @@ impl QemuVm {
         let start_ns = monotonic_ns();
         let mut stub = Stub::new(Connection::open(&address, switch.as_ref())?);
         // From here on the VM is stopped, even if we are killed. A `stop` of the owner until it is continued is lost, so it is soon.
-        let held = read(&mut stub, vm.pid, vcpus, memories);
-        stub.go()?;
+        let held = read(&mut stub, vcpus, memories);
+        let went = stub.go();
         let frozen_ns = monotonic_ns() - start_ns;
-        let Held { threads, wanted, layout, first, memory, freezer, mut warnings } = held?;
+        let Held { threads, wanted, layout, first, memory, vcpu_threads } = held?;
+        went?;
         let is_exact = vm.accel == "kvm";
-        if let Err(error) = freezer.and_then(|freezer| stub.freeze_with(vm.pid, freezer)) {
+        let mut warnings = Vec::new();
+        // An emulated VM is then sampled at the moment of the request, too. Under KVM QEMU needs these threads to read registers: not before.
+        let freezer = match vcpu_threads.is_empty() {
+            true => Err(io::Error::other("QEMU does not name them")),
+            false => Freezer::new(vm.pid, &vcpu_threads).and_then(|freezer| stub.freeze_with(vm.pid, freezer)),
+        };
+        // Memory that is no file is read with the rights of a debugger.
+        let memory =
+            memory.and_then(|memory| if memory.is_file() || freezer.is_ok() { Ok(memory) } else { Err(no_file()) });
+        if let Err(error) = freezer {
             warnings.push(without_freezer(is_exact, &error));
         }
+        let memory = memory.map_err(|reason| warnings.push(reason)).ok();
         let is_paused = stub.is_paused();
         if is_paused {
             warnings.push("the VM is paused, and stays so until its owner starts it".to_owned());
@@ -104,37 +115,32 @@ impl QemuVm {
 }
 
 /// Reads all that an attach needs. `memories` are those that may be the RAM.
-fn read(stub: &mut Stub, pid: u32, vcpus: &[u32], memories: io::Result<Vec<Ram>>) -> Result<Held, GuestError> {
+fn read(stub: &mut Stub, vcpus: &[u32], memories: io::Result<Vec<Ram>>) -> Result<Held, GuestError> {
     let vcpu_threads = stub.vcpu_threads()?;
     let threads = stub.vcpus()?;
     let wanted = choose_vcpus(vcpus, threads.len())?;
     let layout = description::read_layout(stub)?;
-    // An emulated VM is then sampled at the moment of the request, too.
-    let freezer = match vcpu_threads.is_empty() {
-        true => Err(io::Error::other("QEMU does not name them")),
-        false => Freezer::new(pid, &vcpu_threads),
-    };
     let blocks = memories.map_err(|error| slowly(&format!("the VM's RAM cannot be mapped ({error})"), ""));
-    let chosen = match blocks.and_then(|blocks| usable(blocks, freezer.is_ok())) {
+    let memory = match blocks.and_then(usable) {
         Ok(blocks) => choose(stub, &threads, &layout, blocks)?.ok_or_else(|| {
             slowly("which memory of QEMU is the VM's RAM is not clear yet", ": record again once the guest runs")
         }),
         Err(reason) => Err(reason),
     };
-    let (memory, warning) = chosen.map_or_else(|reason| (None, Some(reason)), |memory| (Some(memory), None));
     let first = state(stub, &threads[wanted[0]], &layout)?;
-    Ok(Held { threads, wanted, layout, first, memory, freezer, warnings: warning.into_iter().collect() })
+    Ok(Held { threads, wanted, layout, first, memory, vcpu_threads })
 }
 
-/// The ways to RAM among what may be it. Memory that is no file is read with the rights of a debugger.
-fn usable(mut blocks: Vec<Ram>, is_debugger: bool) -> Result<Vec<Ram>, String> {
-    if !is_debugger || blocks.iter().any(Ram::is_file) {
+/// The ways to RAM among what may be it: files, if there are any.
+fn usable(mut blocks: Vec<Ram>) -> Result<Vec<Ram>, String> {
+    if blocks.iter().any(Ram::is_file) {
         blocks.retain(Ram::is_file);
     }
-    if blocks.is_empty() {
-        return Err(slowly("the VM's RAM is no memfd", ": start QEMU with `-object memory-backend-memfd,share=on`"));
-    }
-    Ok(blocks)
+    if blocks.is_empty() { Err(no_file()) } else { Ok(blocks) }
+}
+
+fn no_file() -> String {
+    slowly("the VM's RAM is no memfd", ": start QEMU with `-object memory-backend-memfd,share=on`")
 }
 
 /// Finds out which memory of QEMU is the RAM: that which holds what QEMU reads there. Of several, the nodes of a NUMA machine for example, nothing else

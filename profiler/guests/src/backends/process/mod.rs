@@ -14,7 +14,7 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
-use std::process::{Child, Command};
+use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use glass_profiler_core::event::{Event, FileIdentity, Mapping, Placement};
@@ -485,6 +485,10 @@ impl Source for Process {
             }
             std::thread::sleep(left.min(DRAIN_PERIOD));
         }
+    }
+
+    fn exit_status(&mut self) -> Option<ExitStatus> {
+        self.child.as_mut()?.try_wait().ok()?
     }
 
     /// Expected is the CPU time that the kernel counted, in periods.
