@@ -58,7 +58,7 @@ impl LinuxArgs {
                 Found::Vm(vm) => LinuxGuest::of_vmm(pid, &vm.name, access)?,
                 Found::Process => bail!("process {pid} is not a VM that glass supports: give --pid of a VMM"),
             },
-            _ => bail!("no guest is named: give --pid, --name or --post-mortem"),
+            _ => bail!("no target is named: give --pid, --name or --post-mortem"),
         };
         guest.take_warnings().iter().for_each(|warning| say!("glass: warning: {}", printable(warning)));
         Ok((guest, opened))

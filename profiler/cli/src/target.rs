@@ -134,7 +134,7 @@ impl TargetArgs {
             (_, _, Some(name), _) => Subject::Named(name.clone()),
             (.., [pid]) => Subject::Process(*pid),
             (.., pids @ [_, ..]) => Subject::Processes(pids.to_vec()),
-            _ => bail!("no guest is named: give --pid, --name, --domain, --post-mortem or `-- COMMAND`"),
+            _ => bail!("no target is named: give --pid, --name, --domain, --post-mortem or `-- COMMAND`"),
         })
     }
 }

@@ -108,7 +108,7 @@ pub(crate) fn open(guest: &GuestArgs, program: Option<&Path>) -> Result<TracedGu
     Ok(match (&guest.name, guest.pid()?) {
         (Some(name), _) => glasshouse::open_vm(&target::find_vm(name)?, program)?,
         (None, Some(pid)) => glasshouse::open(pid, program)?,
-        (None, None) => bail!("no guest is named: give --pid, --name or `-- COMMAND`"),
+        (None, None) => bail!("no target is named: give --pid, --name or `-- COMMAND`"),
     })
 }
 

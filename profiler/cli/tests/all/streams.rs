@@ -90,7 +90,7 @@ fn what_is_no_file_is_told() {
 #[test]
 fn a_guest_that_cannot_be_meant_is_told() {
     for command in ["record", "top", "trace", "tail"] {
-        assert!(complaint(&[command]).contains("no guest is named: give --pid"));
+        assert!(complaint(&[command]).contains("no target is named: give --pid"));
     }
     // A part of the kernel has no program.
     if fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n") {
