@@ -76,9 +76,9 @@ impl Output {
             };
             let kept = name(".old");
             if kept.exists() {
-                let aside = name(&format!(".old.{}", std::process::id()));
-                fs::rename(&kept, &aside).with_context(cannot)?;
-                older = Some(aside);
+                let moved = name(&format!(".old.{}", std::process::id()));
+                fs::rename(&kept, &moved).with_context(cannot)?;
+                older = Some(moved);
             }
             fs::rename(&path, &kept).with_context(cannot)?;
             old = Some(kept);
@@ -177,7 +177,7 @@ mod tests {
         output.files().unwrap().settle().unwrap();
         output.file = None;
         assert_eq!(both(), (Some("second".to_owned()), Some("first".to_owned())));
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "a file was left aside");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "a file was left over");
         // What is no file has no earlier one.
         assert!(Output::prepare(Path::new("/dev/null")).unwrap().files().is_none());
         assert!(!Path::new("/dev/null.old").exists());

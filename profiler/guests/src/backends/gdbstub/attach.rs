@@ -121,7 +121,7 @@ fn read(stub: &mut Stub, vcpus: &[u32], memories: io::Result<Vec<Ram>>) -> Resul
     let wanted = choose_vcpus(vcpus, threads.len())?;
     let layout = description::read_layout(stub)?;
     let blocks = memories.map_err(|error| slowly(&format!("the VM's RAM cannot be mapped ({error})"), ""));
-    let memory = match blocks.and_then(usable) {
+    let memory = match blocks.and_then(|blocks| usable(blocks, !vcpu_threads.is_empty())) {
         Ok(blocks) => choose(stub, &threads, &layout, blocks)?.ok_or_else(|| {
             slowly("which memory of QEMU is the VM's RAM is not clear yet", ": record again once the guest runs")
         }),
@@ -131,9 +131,9 @@ fn read(stub: &mut Stub, vcpus: &[u32], memories: io::Result<Vec<Ram>>) -> Resul
     Ok(Held { threads, wanted, layout, first, memory, vcpu_threads })
 }
 
-/// The ways to RAM among what may be it: files, if there are any.
-fn usable(mut blocks: Vec<Ram>) -> Result<Vec<Ram>, String> {
-    if blocks.iter().any(Ram::is_file) {
+/// The ways to RAM among what may be it: files, if there are any, or if no thread is known whose memory a debugger could read.
+fn usable(mut blocks: Vec<Ram>, has_threads: bool) -> Result<Vec<Ram>, String> {
+    if !has_threads || blocks.iter().any(Ram::is_file) {
         blocks.retain(Ram::is_file);
     }
     if blocks.is_empty() { Err(no_file()) } else { Ok(blocks) }
