@@ -73,6 +73,9 @@ pub fn run(arguments: &Args) -> Result<()> {
     let (mut files, mut images) = (HostFiles::default().with_opened(opened), Images::default());
     let mut writer = Writer::default();
     guest.announce(&mut |event| learn(&event, &mut images, &mut writer, &mut files));
+    if !tasks.tasks.is_empty() {
+        console::print(&format!("{}\n", text::HEADING))?;
+    }
     for task in &tasks.tasks {
         let stack = guest.stack(task, &mut |event| learn(&event, &mut images, &mut writer, &mut files));
         match stack {

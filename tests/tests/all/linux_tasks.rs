@@ -55,7 +55,7 @@ fn frame(line: &str) -> Frame {
 fn parse(text: &str) -> BTreeMap<u32, Printed> {
     let mut all: BTreeMap<u32, Printed> = BTreeMap::new();
     let (mut tid, mut is_user) = (0, false);
-    for line in text.lines() {
+    for line in text.lines().filter(|line| *line != "PID TID NAME STATE") {
         if !line.starts_with(' ') {
             // The name, which may have spaces, is between the IDs and the state.
             let words: Vec<&str> = line.splitn(3, ' ').collect();

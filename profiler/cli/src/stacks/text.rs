@@ -12,6 +12,8 @@ use glass_profiler_core::names::printable;
 use glass_profiler_core::tree::{Broken, Kind};
 use glass_profiler_core::unwind::CallAddress;
 
+/// What the lines above stacks have.
+pub const HEADING: &str = "PID TID NAME STATE";
 const INDENT: &str = "    ";
 /// What stands for code of which nothing is known starts with it.
 const STAND_IN: char = '[';

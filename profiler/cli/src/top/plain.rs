@@ -126,14 +126,14 @@ fn head(picture: &Picture, origin: &Origin) -> Vec<String> {
     tracks.sort_by(|a, b| b.1.running.total_cmp(&a.1.running).then_with(|| a.0.track.cmp(&b.0.track)));
     let names = tracks.iter().take(TRACKS_MAX).map(|(track, _)| track.name.chars().count());
     let columns = names.max().unwrap_or(0).clamp(20, 34);
+    // Threads of a process neither spin nor idle: they are sampled while they are on a CPU.
+    let are_cores = progress.pause.count > 0 || tracks.iter().any(|(_, now)| now.spinning > 0.0);
     for (track, now) in tracks.iter().take(TRACKS_MAX) {
-        let mut line = format!(
-            "{}  running {:>5} %  spinning {:>5} %  idle {:>5} %",
-            pad(&cut_end(&track.name, columns), columns),
-            percent(now.running),
-            percent(now.spinning),
-            percent(now.idle)
-        );
+        let mut line =
+            format!("{}  running {:>5} %", pad(&cut_end(&track.name, columns), columns), percent(now.running));
+        if are_cores {
+            let _ = write!(line, "  spinning {:>5} %  idle {:>5} %", percent(now.spinning), percent(now.idle));
+        }
         if now.stolen > 0.0 {
             let _ = write!(line, "  stolen {:>5} %", percent(now.stolen));
         }
