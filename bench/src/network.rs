@@ -155,6 +155,7 @@ fn tcp(outcome: &mut Outcome, run: &Run) -> Result<()> {
     let (near, far, far_address) = Namespace::pair()?;
     let mut contestants = Vec::new();
     let mut command = far.command(programs::built("bench-tcp").context("bench-tcp is not built")?);
+    command.args(["--bind", "::"]);
     let process = Process::spawn(&mut command, &folder.file("process.log"))?;
     contestants.push(Contestant::new("native_veth".into(), far_address, BYTES, &near, Running::Process(process)));
     for (number, world) in (1..).zip(outcome.available([World::Kvm, World::Tcg])) {
@@ -192,6 +193,7 @@ fn udp(outcome: &mut Outcome, run: &Run) -> Result<()> {
     let folder = Folder::new("bench-network")?;
     let (near, far, far_address) = Namespace::pair()?;
     let mut command = far.command(programs::built("bench-udp").context("bench-udp is not built")?);
+    command.args(["--bind", "::"]);
     let process = Process::spawn(&mut command, &folder.file("process.log"))?;
     let mut contestants =
         vec![Contestant::new("native_veth".into(), far_address, DATAGRAMS, &near, Running::Process(process))];

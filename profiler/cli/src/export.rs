@@ -33,6 +33,9 @@ pub struct Args {
     /// What to write of a recording of host and guest.
     #[arg(long, value_enum, default_value_t = HostView::Guest)]
     view: HostView,
+    /// Rows are the vCPUs of a VM, and not the threads of its Linux. For firefox and speedscope only.
+    #[arg(long)]
+    by_vcpu: bool,
     #[command(flatten)]
     only: OnlyArgs,
 }
@@ -52,10 +55,14 @@ fn formats() -> impl clap::builder::TypedValueParser<Value = Format> {
 
 /// Writes the file.
 pub fn run(arguments: Args) -> Result<()> {
-    let Args { file, format, output, states, lines, view, only } = arguments;
+    let Args { file, format, output, states, lines, view, by_vcpu, only } = arguments;
     ensure!(
         !lines || format == Format::Folded,
         "--lines is for --format folded only: for lines use that, pprof, firefox or perfetto"
+    );
+    ensure!(
+        !by_vcpu || matches!(format, Format::Firefox | Format::Speedscope),
+        "--by-vcpu is for --format firefox and speedscope: the others have no rows of samples"
     );
     ensure!(
         !only.is_given() || !format.is_of_trace(),
@@ -66,7 +73,7 @@ pub fn run(arguments: Args) -> Result<()> {
         StatesArg::Running => States::Running,
         StatesArg::All => States::All,
     };
-    let options = Options { states, lines, view: view.into() };
+    let options = Options { states, lines, view: view.into(), by_vcpu };
     let output = output.unwrap_or_else(|| format.file_name().into());
     let to_standard_output = output == Path::new("-");
     if to_standard_output && format.is_binary() && io::stdout().is_terminal() {

@@ -61,8 +61,8 @@ fn argument(option: &str, path: &Path) -> OsString {
 /// Serves until the other process wants no more, or is gone.
 pub fn run(arguments: &Args) -> Result<()> {
     let socket = || std::io::stdin().as_fd().try_clone_to_owned().context("cannot use standard input");
-    match Task::of_arguments(&arguments.task) {
-        Some(task) => _ = serve(socket()?, &task)?,
+    let was_sampled = match Task::of_arguments(&arguments.task) {
+        Some(task) => serve(socket()?, &task)?,
         None if arguments.task == [dump::SEARCH] => return search(socket()?),
         None if let Some(task) = dump::Task::of_arguments(&arguments.task) => {
             let file = std::io::stdout().as_fd().try_clone_to_owned().context("cannot use standard output")?;
@@ -70,13 +70,14 @@ pub fn run(arguments: &Args) -> Result<()> {
         }
         None if arguments.task == [FILES] => {
             serve_files(socket()?, Debuginfod::from_environment(|text| say!("glass: {text}")))?;
+            // It ends behind the recording, which is written then.
+            false
         }
         None => bail!("glass starts this command by itself: use glass record, glass dump or glass top"),
-    }
+    };
     let Some(path) = &arguments.new_file else { return Ok(()) };
-    // A recording that was begun is not empty.
     let files = Files { path, old: arguments.old_file.as_deref(), older: arguments.older_file.as_deref() };
-    files.settle().with_context(|| format!("cannot put {} in order with those before it", path.display()))
+    files.settle(was_sampled).with_context(|| format!("cannot put {} in order with those before it", path.display()))
 }
 
 /// Searches a dump, in the jail, and prints where it has `VMCOREINFO`.

@@ -71,6 +71,8 @@ pub(crate) struct Chains<'a> {
     /// By track: its samples do not count.
     left_out: Vec<bool>,
     frames: usize,
+    /// Threads of guests have no series of their own.
+    by_vcpu: bool,
 }
 
 impl<'a> Chains<'a> {
@@ -101,7 +103,13 @@ impl<'a> Chains<'a> {
         let left_out = profile.left_out();
         let steps = frames.chain(roots).collect();
         let threads = SampledThreads::of(profile);
-        Chains { profile, steps, processes, threads, process_of, left_out, frames: profile.frames.len() }
+        let frames = profile.frames.len();
+        Chains { profile, steps, processes, threads, process_of, left_out, frames, by_vcpu: false }
+    }
+
+    /// The same; if `by_vcpu`, threads of guests have no series of their own.
+    pub fn by_vcpu(self, by_vcpu: bool) -> Chains<'a> {
+        Chains { by_vcpu, ..self }
     }
 
     /// The process of a track, if it is a thread.
@@ -179,7 +187,7 @@ impl<'a> Chains<'a> {
     /// The thread of a guest that ran in a sample; `None` of its idle task, and of tracks that are threads themselves.
     fn guest_thread(&self, sample: &Sample) -> Option<usize> {
         match self.threads.subject(sample) {
-            Subject::Thread(thread) if self.is_of_guest(thread) => Some(thread),
+            Subject::Thread(thread) if !self.by_vcpu && self.is_of_guest(thread) => Some(thread),
             _ => None,
         }
     }

@@ -60,7 +60,7 @@ impl Strings {
 }
 
 pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Write) -> io::Result<()> {
-    let chains = Chains::new(recording);
+    let chains = Chains::new(recording).by_vcpu(options.by_vcpu);
     let mut strings = Strings::default();
     output.write_all(b"{\"meta\":")?;
     meta(&chains, output)?;

@@ -146,6 +146,8 @@ pub struct Options {
     pub lines: bool,
     /// What is shown of a recording of host and guest.
     pub view: View,
+    /// [`Format::Firefox`] and [`Format::Speedscope`] have a row for each vCPU, also where the threads of the guest are known.
+    pub by_vcpu: bool,
 }
 
 /// Writes a recording in a format that is one file. `bytes` is the recording's file: only [`Format::Perfetto`] copies from

@@ -14,7 +14,7 @@ use crate::json::{self, column};
 use crate::{Options, States};
 
 pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Write) -> io::Result<()> {
-    let chains = Chains::new(recording);
+    let chains = Chains::new(recording).by_vcpu(options.by_vcpu);
     let (frames, frame_of) = frames(&chains);
     output.write_all(b"{\"$schema\":\"https://www.speedscope.app/file-format-schema.json\",\"exporter\":")?;
     json::string(output, concat!("glass ", env!("CARGO_PKG_VERSION")))?;

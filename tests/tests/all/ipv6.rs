@@ -63,7 +63,7 @@ fn check_process() {
     let Some(program) = programs::built("upload-queue") else { return };
     let (folder, namespace) = (Folder::new("ipv6-process").unwrap(), Namespace::new().unwrap());
     let mut command = namespace.command(program);
-    command.arg("--disk").arg(folder.file("disk")).args(["--disk-size", "64M", "--", "--port", "8080"]);
+    command.arg("--disk").arg(folder.file("disk")).args(["--disk-size", "64M", "--bind", "::", "--", "--port", "8080"]);
     let mut process = Process::spawn(&mut command, &folder.file("log")).unwrap();
     process.wait_for_text("listening on", LIMIT, || ());
     check_with_curl(&namespace, &folder, "-6", "[::1]");

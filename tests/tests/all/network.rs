@@ -58,7 +58,7 @@ pub(crate) fn start_with(world: World, app: &str, folder: Folder, options: &[&st
         World::Process => {
             near.join(NEAR, &far, FAR).unwrap();
             let mut command = far.command(programs::built(app)?);
-            command.args(options);
+            command.args(["--bind", "::"]).args(options);
             command
         }
         World::Kvm | World::Tcg => {

@@ -42,9 +42,11 @@ pub(crate) struct Files<'a> {
 }
 
 impl Files<'_> {
-    /// Removes the new file if it is empty still, and gives the earlier ones their names; otherwise there is one earlier recording less.
-    pub(crate) fn settle(self) -> io::Result<()> {
-        let is_unused = fs::metadata(self.path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0);
+    /// Removes the new file if nothing was recorded and it is empty still, and gives the earlier ones their names; otherwise there is one earlier
+    /// recording less. `was_sampled`: there is a recording, also if it is not written yet.
+    pub(crate) fn settle(self, was_sampled: bool) -> io::Result<()> {
+        let is_empty = || fs::metadata(self.path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0);
+        let is_unused = !was_sampled && is_empty();
         match (is_unused, self.old, self.older) {
             (true, Some(old), older) => {
                 fs::rename(old, self.path)?;
@@ -145,7 +147,7 @@ impl Drop for Output {
     fn drop(&mut self) {
         if let Some(files) = self.files().filter(|_| self.file.is_some()) {
             // In a jail without a holder an empty file stays, which a report calls so.
-            if let (Err(_), Some(old), false) = (files.settle(), files.old, self.has_holder) {
+            if let (Err(_), Some(old), false) = (files.settle(false), files.old, self.has_holder) {
                 say!("glass: the earlier recording is {}", old.display());
             }
         }
@@ -174,7 +176,7 @@ mod tests {
         drop(Output::prepare(&path).unwrap());
         assert_eq!(both(), (Some("second".to_owned()), Some("first".to_owned())));
         let mut output = Output::prepare(&path).unwrap();
-        output.files().unwrap().settle().unwrap();
+        output.files().unwrap().settle(false).unwrap();
         output.file = None;
         assert_eq!(both(), (Some("second".to_owned()), Some("first".to_owned())));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "a file was left over");

@@ -73,6 +73,21 @@ fn speedscope_has_a_profile_for_each_thread() {
 }
 
 #[test]
+fn rows_can_be_vcpus_with_all_samples() {
+    let (bytes, mut exported) = (recording(), Vec::new());
+    let options = Options { states: States::All, by_vcpu: true, ..Options::default() };
+    write(Format::Speedscope, &read(&bytes), &bytes, options, &mut exported).unwrap();
+    let json: Value = serde_json::from_slice(&exported).unwrap();
+    let profiles = json["profiles"].as_array().unwrap();
+    let names: Vec<&Value> = profiles.iter().map(|profile| &profile["name"]).collect();
+    assert_eq!(names, ["vcpu 0", "vcpu 1"]);
+    // Each thread's samples are there, with those of no thread.
+    let functions = String::from_utf8(exported).unwrap();
+    assert!(["serve", "do_exit", "handle_softirqs"].iter().all(|name| functions.contains(name)));
+    assert!(profiles.iter().all(|profile| !profile["samples"].as_array().unwrap().is_empty()));
+}
+
+#[test]
 fn pprof_has_labels_for_process_thread_and_vcpu() {
     if !has("go") {
         return skipped("there is no go (apt-get install golang-go)").unwrap_or(());

@@ -238,7 +238,9 @@ impl CopyPlan {
         let left = stack::left_stack(start, &pieces[0].1).map(|left| (left, room.min(LEFT_STACK_BYTES_MAX)));
         let other = match left {
             Some(left) => Some(left),
-            None => goroutine(core, start, registers.rbp, &pieces[0].1)?,
+            // A stack of the kernel is one.
+            None if registers.rip >> 63 == 0 => goroutine(core, start, registers.rbp, &pieces[0].1)?,
+            None => None,
         };
         if let Some((other, room)) = other {
             let mut bytes = vec![0; room];

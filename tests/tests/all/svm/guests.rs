@@ -89,7 +89,8 @@ impl Guests {
     /// The tracks of a recording in the shared folder.
     pub fn tracks(&self, name: &str) -> Vec<Track> {
         let file = format!("{name}.pftrace");
-        let text = self.glass(&["export", &file, "--format", "speedscope", "--states", "all", "--output", "-"]);
+        let text =
+            self.glass(&["export", &file, "--format", "speedscope", "--by-vcpu", "--states", "all", "--output", "-"]);
         let tracks = stacks::parse(&text).unwrap();
         for track in &tracks {
             let shares = [State::Running, State::Spinning, State::Idle, State::Paused];
