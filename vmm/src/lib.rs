@@ -2,43 +2,71 @@
 //! without ACPI for one core, and has the devices of `glass_devices` on virtio-mmio. Decision 44 has the reasons.
 #![deny(unsafe_code)]
 
+#[cfg(target_arch = "x86_64")]
 mod boot;
+#[cfg(target_arch = "x86_64")]
 mod bus;
+#[cfg(target_arch = "x86_64")]
 mod devices;
+#[cfg(target_arch = "x86_64")]
 mod end;
+#[cfg(target_arch = "x86_64")]
 mod jail;
+#[cfg(target_arch = "x86_64")]
 mod ports;
+#[cfg(target_arch = "x86_64")]
 mod processor;
+#[cfg(target_arch = "x86_64")]
 mod registers;
-#[cfg(feature = "script")]
+#[cfg(all(feature = "script", target_arch = "x86_64"))]
 pub mod script;
+#[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code)] // memory slots, descriptors
 mod sys;
+#[cfg(target_arch = "x86_64")]
 mod worker;
 
+#[cfg(target_arch = "x86_64")]
 use std::fs::File;
 use std::path::PathBuf;
+#[cfg(target_arch = "x86_64")]
 use std::sync::{Arc, Mutex};
+#[cfg(target_arch = "x86_64")]
 use std::thread;
 
-use anyhow::{Context, Result};
+#[cfg(target_arch = "x86_64")]
+use anyhow::Context as _;
+use anyhow::Result;
+#[cfg(target_arch = "x86_64")]
 use boot::Image;
+#[cfg(target_arch = "x86_64")]
 use bus::{BUS_BYTES, Bus, WINDOWS};
+#[cfg(target_arch = "x86_64")]
 use devices::Devices;
 use glass_devices::{DiskOptions, UserNetwork};
+#[cfg(target_arch = "x86_64")]
 use kvm_bindings::KVM_MAX_CPUID_ENTRIES;
+#[cfg(target_arch = "x86_64")]
 use kvm_ioctls::Kvm;
+#[cfg(target_arch = "x86_64")]
 use processor::Shared;
+#[cfg(target_arch = "x86_64")]
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+#[cfg(target_arch = "x86_64")]
 use sys::Slots;
+#[cfg(target_arch = "x86_64")]
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, MmapRegion, VolatileMemory};
 
 /// As many processors as the identifiers of a local APIC can name, without the one for all.
 pub const CORES_MAX: u8 = 254;
+#[cfg(target_arch = "x86_64")]
 /// Where the hole for devices below 4 GiB starts.
 const HOLE: u64 = 3 << 30;
+#[cfg(target_arch = "x86_64")]
 const FOUR_GIB: u64 = 1 << 32;
+#[cfg(target_arch = "x86_64")]
 const PAGE_BYTES: u64 = 4096;
+#[cfg(target_arch = "x86_64")]
 /// Addresses that KVM needs below 4 GiB, where no memory is.
 const KVM_PAGES: usize = 0xfffb_d000;
 
@@ -77,6 +105,7 @@ pub enum Network {
 ///
 /// # Errors
 /// The VM cannot start.
+#[cfg(target_arch = "x86_64")]
 pub fn run(machine: &Machine) -> Result<()> {
     // First, because it takes longer than all else.
     let card = devices::open_card(&machine.network, machine.mac)?;
@@ -112,6 +141,16 @@ pub fn run(machine: &Machine) -> Result<()> {
     processor::run(first, &shared)
 }
 
+/// There is none for this processor.
+///
+/// # Errors
+/// Always.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn run(_machine: &Machine) -> Result<()> {
+    anyhow::bail!("our VMM boots images for x86-64 only: use --vmm qemu")
+}
+
+#[cfg(target_arch = "x86_64")]
 /// RAM, which is zero: a file for what is below the hole, and one for what is above it, as other VMMs have it.
 fn memory(bytes: u64) -> Result<GuestMemoryMmap> {
     let bytes = bytes.next_multiple_of(PAGE_BYTES);
@@ -128,7 +167,7 @@ fn memory(bytes: u64) -> Result<GuestMemoryMmap> {
     GuestMemoryMmap::from_ranges_with_files(ranges).context("there is no memory for the VM")
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
     use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};

@@ -1,4 +1,4 @@
-//! The network of an ordinary user's VM: passt, a program that makes sockets of the host of the VM's connections (https://passt.top).
+//! The network of an ordinary user's VM: passt, a program that makes sockets of the host of the VM's connections (<https://passt.top>).
 
 use super::Stream;
 use anyhow::{Context, Result};
