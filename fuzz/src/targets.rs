@@ -17,6 +17,7 @@ mod service;
 mod sockets;
 mod trace;
 mod vmcoreinfo;
+#[cfg(target_arch = "x86_64")]
 mod windows;
 mod xen;
 
@@ -80,6 +81,7 @@ pub const ALL: &[&dyn Target] = &[
     &devices::Devices,
     &served::DISK,
     &served::CARD,
+    #[cfg(target_arch = "x86_64")]
     &windows::Windows,
     &files::HostDirectory,
     &disk::FileSystem,
