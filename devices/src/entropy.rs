@@ -1,7 +1,7 @@
 //! A source of random bytes of the host (virtio 1.2, section 5.4).
 
 use crate::device::{Device, Host, Turn};
-use crate::rings::Ring;
+use crate::rings::{Ring, copy_to};
 use anyhow::{Context, Result};
 use glass_lib_jail::SystemCalls;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -53,13 +53,9 @@ impl Device for Entropy {
             let random = rustix::io::retry_on_intr(|| getrandom(&mut *bytes, GetRandomFlags::empty()));
             // So few bytes are never cut short.
             random.context("the host has no random bytes")?;
-            let mut left = &bytes[..];
-            for piece in pieces.drain(..) {
-                let (now, later) = left.split_at(left.len().min(piece.iov_len));
-                // SAFETY: the piece is memory of the guest, as long as it states, to which there are no references.
-                unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), piece.iov_base.cast(), now.len()) };
-                left = later;
-            }
+            // SAFETY: the pieces are memory of the guest, to which there are no references.
+            unsafe { copy_to(&pieces, bytes) };
+            pieces.clear();
             used.push((buffer.head, bytes.len() as u32));
         }
         if !used.is_empty() && ring.complete(memory, &used) {

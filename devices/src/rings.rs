@@ -358,3 +358,16 @@ fn complete(queue: &mut Queue, memory: &GuestMemoryMmap, used: &[(u16, u32)]) ->
     let event = Wrapping(u16::from_le(memory.load(event, Ordering::Relaxed).ok()?));
     Some(new - event - Wrapping(1) < new - old)
 }
+
+/// Copies bytes into the first of the pieces; those for which there is no room are lost.
+///
+/// # Safety
+/// The pieces are memory that may be written and that no reference leads to.
+pub(crate) unsafe fn copy_to(pieces: &[libc::iovec], mut bytes: &[u8]) {
+    for piece in pieces {
+        let (now, later) = bytes.split_at(bytes.len().min(piece.iov_len));
+        // SAFETY: the caller's promise; a piece is as long as it states.
+        unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), piece.iov_base.cast(), now.len()) };
+        bytes = later;
+    }
+}

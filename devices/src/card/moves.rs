@@ -4,7 +4,7 @@ use super::HEADER_BYTES;
 use super::Link;
 use super::datagrams::{Batch, Datagram};
 use crate::device::Turn;
-use crate::rings::{Buffer, PIECES_MAX, Ring, Round};
+use crate::rings::{Buffer, PIECES_MAX, Ring, Round, copy_to};
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -276,18 +276,5 @@ impl Space {
     fn write(&mut self, frame: &[u8]) {
         // SAFETY: the pieces are memory of the guest, to which there are no references.
         unsafe { copy_to(&self.pieces, frame) };
-    }
-}
-
-/// Copies bytes into the first of the pieces; those for which there is no room are lost.
-///
-/// # Safety
-/// The pieces are memory that may be written and that no reference leads to.
-pub(super) unsafe fn copy_to(pieces: &[libc::iovec], mut bytes: &[u8]) {
-    for piece in pieces {
-        let (now, later) = bytes.split_at(bytes.len().min(piece.iov_len));
-        // SAFETY: the caller's promise; a piece is as long as it states.
-        unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), piece.iov_base.cast(), now.len()) };
-        bytes = later;
     }
 }

@@ -1,8 +1,8 @@
 //! A network behind a stream socket, as QEMU's `-netdev stream` has it and passt serves it: each frame has its length in front, four bytes, big endian.
 
-use super::moves::copy_to;
 use super::{CSUM, GUEST_CSUM, HEADER_BYTES, Link};
 use crate::device::Host;
+use crate::rings::copy_to;
 use anyhow::{Context, Result, ensure};
 use rustix::event::PollFlags;
 use rustix::io::{Errno, read};
@@ -166,8 +166,8 @@ impl Stream {
 
 impl Link for Stream {
     fn features(&self) -> u64 {
-        // Ordinary frames, each of which the socket takes as one piece: with longer ones in several pieces connections stalled more often through the passt of March 2023. Nothing
-        // checks their checksums.
+        // Ordinary frames, each of which the socket takes as one piece: with longer ones in several pieces connections stalled more
+        // often through the passt of March 2023. Nothing checks their checksums.
         CSUM | GUEST_CSUM
     }
 

@@ -26,7 +26,6 @@ const SIZE: u32 = 16;
 const AVAILABLE: u64 = 0x1000;
 const USED: u64 = 0x2000;
 const DATA: u16 = 0xc000;
-const FILE_BYTES: u64 = 1 << 20;
 
 /// A script.
 #[derive(Default)]
@@ -124,11 +123,7 @@ fn card(features: u64) -> Vec<u8> {
 /// The disk's file.
 fn file() -> &'static PathBuf {
     static FILE: OnceLock<PathBuf> = OnceLock::new();
-    FILE.get_or_init(|| {
-        let path = scratch::path(&format!("served-{}", std::process::id()));
-        std::fs::File::create(&path).and_then(|file| file.set_len(FILE_BYTES)).expect("the folder can be written");
-        path
-    })
+    FILE.get_or_init(|| scratch::disk("served"))
 }
 
 impl Target for Served {

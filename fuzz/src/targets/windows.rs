@@ -16,7 +16,6 @@ const AVAILABLE: u16 = 0x1000;
 const USED: u16 = 0x2000;
 const DATA: u16 = 0xc000;
 const SIZE: u32 = 16;
-const FILE_BYTES: u64 = 1 << 20;
 /// Flags of a descriptor.
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
@@ -148,11 +147,7 @@ fn entropy(features: u64) -> Vec<u8> {
 /// The disk's file.
 fn file() -> &'static PathBuf {
     static FILE: OnceLock<PathBuf> = OnceLock::new();
-    FILE.get_or_init(|| {
-        let path = scratch::path(&format!("windows-{}", std::process::id()));
-        std::fs::File::create(&path).and_then(|file| file.set_len(FILE_BYTES)).expect("the folder can be written");
-        path
-    })
+    FILE.get_or_init(|| scratch::disk("windows"))
 }
 
 impl Target for Windows {

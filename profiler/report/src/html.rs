@@ -112,6 +112,7 @@ fn report(profile: &Profile, trace: Option<(&Trace, &TracePage)>, view: View) ->
         None => (&[&main], STYLE.to_string(), &[SAMPLES_HELP]),
         Some(_) => (&[&main, &trace_script], STYLE.to_string() + TRACE_STYLE, &[SAMPLES_HELP, TRACE_HELP]),
     };
+    let cards = cards(profile);
     let head = Head {
         title: format!("{} · Glasshouse profile", guest(profile)),
         heading: guest(profile),
@@ -124,9 +125,9 @@ fn report(profile: &Profile, trace: Option<(&Trace, &TracePage)>, view: View) ->
                 .map_or(String::new(), |only| format!(" <strong>{}</strong>", escape(&only.sentence()))),
             "symbols" => symbols_line(&profile.origin).map_or(String::new(), |line| format!("<br>{}", escape(&line))),
             "account" => keep_units(&escape(&account_line(profile))),
-            "high" => if cards(profile).iter().any(|card| card.high) { " high" } else { "" }.to_string(),
+            "high" => if cards.iter().any(|card| card.high) { " high" } else { "" }.to_string(),
             "views" => trace.map_or("", |_| VIEWS).to_string(),
-            "cost" => cards(profile).iter().map(card).collect(),
+            "cost" => cards.iter().map(card).collect(),
             _ => unreachable!("assets/samples/intro.html names only what is above"),
         }),
         warnings: match trace {
