@@ -16,6 +16,7 @@ use super::copy::{self, Progress};
 use super::elf::{Head, head};
 use super::messages::{Outcome, Report};
 use super::ram_only::RamOnly;
+use super::stacks::Stacks;
 use super::whole::{Stopped, WholeVm};
 use super::{Task, system};
 use crate::backends::Backend;
@@ -121,8 +122,9 @@ fn dump_attached(link: &Link, file: File, task: &Task, vm: &mut impl WholeVm) ->
 
     let copy = Arc::new(Copy { file, pieces, progress: Progress::default() });
     let start = Instant::now();
+    let mut stacks = Stacks::default();
     let (stopped, longest) = match task.is_live {
-        true => vm.registers()?,
+        true => vm.registers(&mut |ram, all| stacks.copy(ram, all))?,
         false => (vm.stop()?, Duration::ZERO),
     };
     warn(link, &stopped, task.is_live);
@@ -130,7 +132,7 @@ fn dump_attached(link: &Link, file: File, task: &Task, vm: &mut impl WholeVm) ->
     let vcpus = (all.len() as u32, stopped.vcpus.len() as u32);
     let head = head(&all, &ranges).map_err(cannot_write)?;
     let notes = head.notes.clone();
-    let done = start_copy(Arc::clone(&copy), head);
+    let done = start_copy(Arc::clone(&copy), head, stacks);
     let copied = Watch { link, progress: &copy.progress, done, ram_bytes }.run(|| match task.is_live {
         true => vm.pass(ROUND).map(|()| Duration::ZERO),
         false => Ok(ROUND),
@@ -152,8 +154,8 @@ fn cannot_write(error: io::Error) -> GuestError {
     system("write the dump", error)
 }
 
-/// Starts a thread that writes the head and copies all pieces. Returns where its result arrives.
-fn start_copy(copy: Arc<Copy>, head: Head) -> Receiver<io::Result<()>> {
+/// Starts a thread that writes the head, all pieces, and over them the stacks of a live dump. Returns where its result arrives.
+fn start_copy(copy: Arc<Copy>, head: Head, stacks: Stacks) -> Receiver<io::Result<()>> {
     let (sender, receiver) = channel();
     let work = move || {
         let Copy { file, pieces, progress } = &*copy;
@@ -161,7 +163,8 @@ fn start_copy(copy: Arc<Copy>, head: Head) -> Receiver<io::Result<()>> {
         file.set_len(0)?;
         file.set_len(head.file_bytes)?;
         file.write_all_at(&head.bytes, 0)?;
-        copy::copy(pieces, &head.offsets, file, THREADS, progress)
+        copy::copy(pieces, &head.offsets, file, THREADS, progress)?;
+        stacks.write(pieces, &head.offsets, file)
     };
     // If it cannot be started, or fails without a result, the channel is closed.
     let _ = std::thread::Builder::new().name("copy".to_owned()).spawn(move || sender.send(work()));

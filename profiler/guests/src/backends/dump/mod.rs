@@ -13,6 +13,7 @@ mod elf;
 mod holder;
 mod messages;
 mod ram_only;
+mod stacks;
 pub(crate) mod whole;
 
 pub use holder::serve;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::system;
-use super::whole::{Stopped, WholeVm};
+use super::whole::{Held, Stopped, WholeVm};
 use crate::error::GuestError;
 use crate::memory::Ram;
 
@@ -53,7 +53,7 @@ impl WholeVm for RamOnly {
         Ok(())
     }
 
-    fn registers(&mut self) -> Result<(Stopped, Duration), GuestError> {
+    fn registers(&mut self, _held: &mut Held) -> Result<(Stopped, Duration), GuestError> {
         Ok((Stopped { is_complete: true, ..Stopped::default() }, Duration::ZERO))
     }
 

@@ -17,6 +17,9 @@ pub(crate) struct Stopped {
     pub(crate) is_complete: bool,
 }
 
+/// What is done with the RAM and the registers of a vCPU that stands.
+pub(crate) type Held<'a> = dyn FnMut(&Ram, &AllRegisters) + 'a;
+
 /// What a backend does for a dump.
 pub(crate) trait WholeVm {
     /// Finds its RAM, while it runs. Called once, first.
@@ -34,8 +37,9 @@ pub(crate) trait WholeVm {
     /// Lets them run.
     fn resume(&mut self) -> Result<(), GuestError>;
 
-    /// The registers of each vCPU, each or all of which are stopped for a moment: the longest is returned.
-    fn registers(&mut self) -> Result<(Stopped, Duration), GuestError>;
+    /// The registers of each vCPU, each or all of which are stopped for a moment: the longest is returned. `held` is called with them
+    /// while the vCPU stands, if there is RAM.
+    fn registers(&mut self, held: &mut Held) -> Result<(Stopped, Duration), GuestError>;
 
     /// Lets some time pass, in which a VM that runs is looked after.
     fn pass(&mut self, time: Duration) -> Result<(), GuestError>;

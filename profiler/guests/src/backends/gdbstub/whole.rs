@@ -7,7 +7,7 @@ use super::stub::Hold;
 use super::{QemuVm, REPEATS_MAX};
 use crate::Guest;
 use crate::backends::access::VmAccess;
-use crate::backends::dump::whole::{Stopped, WholeVm};
+use crate::backends::dump::whole::{Held, Stopped, WholeVm};
 use crate::error::GuestError;
 use crate::memory::Ram;
 use crate::sys::monotonic_ns;
@@ -58,9 +58,12 @@ impl WholeVm for QemuVm {
         self.stub.go()
     }
 
-    fn registers(&mut self) -> Result<(Stopped, Duration), GuestError> {
+    fn registers(&mut self, held: &mut Held) -> Result<(Stopped, Duration), GuestError> {
         let start_ns = monotonic_ns();
         let stopped = self.stop()?;
+        if let Some(ram) = &self.memory {
+            stopped.vcpus.iter().filter_map(|(_, all)| all.as_ref()).for_each(|all| held(ram, all));
+        }
         self.stub.go()?;
         let stood_ns = if stopped.was_paused { 0 } else { monotonic_ns() - start_ns };
         Ok((stopped, Duration::from_nanos(stood_ns)))

@@ -9,6 +9,7 @@ use glass_profiler_core::guest::GuestKind;
 
 use super::affinity::Affinity;
 use super::page::{self, RunPage};
+use super::schedule::UsualStop;
 use super::threads::{Found, Search};
 use super::vcpu::Hold;
 use super::vmm::VmmStacks;
@@ -118,8 +119,8 @@ impl KvmVm {
                 is_synced: false,
                 stat: open("stat"),
                 schedule: open("schedstat"),
+                usual_stop: UsualStop::new(),
                 pending: None,
-                is_silent: true,
                 slept_at: None,
                 waiting: Waiting::new(pid, id),
                 is_outside: false,

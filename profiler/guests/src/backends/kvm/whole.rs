@@ -7,7 +7,7 @@ use super::{DETACH_TIMEOUT, KvmVm, Vcpu};
 use crate::Guest;
 use crate::arch::x86_64::all::AllRegisters;
 use crate::backends::access::VmAccess;
-use crate::backends::dump::whole::{Stopped, WholeVm};
+use crate::backends::dump::whole::{Held, Stopped, WholeVm};
 use crate::error::GuestError;
 use crate::memory::{AddressSpace, LiveSpace, Ram};
 use crate::sys::monotonic_ns;
@@ -95,7 +95,7 @@ impl WholeVm for KvmVm {
         results.fold(Ok(()), Result::and)
     }
 
-    fn registers(&mut self) -> Result<(Stopped, Duration), GuestError> {
+    fn registers(&mut self, held: &mut Held) -> Result<(Stopped, Duration), GuestError> {
         let mut stopped = Stopped { is_complete: true, ..Stopped::default() };
         let mut longest_ns = 0;
         for position in 0..self.vcpus.len() {
@@ -104,6 +104,7 @@ impl WholeVm for KvmVm {
             let is_held = self.is_held(position, start_ns + DETACH_TIMEOUT.as_nanos() as u64)?;
             let vcpu = &mut self.vcpus[position];
             let all = vcpu.all_registers().filter(|_| is_held);
+            all.iter().for_each(|all| held(&self.memory, all));
             vcpu.thread.release()?;
             longest_ns = longest_ns.max(monotonic_ns() - start_ns);
             stopped.is_complete &= is_held;
