@@ -98,6 +98,8 @@ fn at_place(outcome: &mut Outcome, run: &Run, name: &str, vmm: &Vmm) -> Result<(
         rounds.without.push(median(without)?);
         // On a loaded machine most of them wait for a CPU, which is no part of a sample's pause.
         rounds.floor.extend(Summary::of(of("floor")).map(|of| of.low));
+        rounds.attach_stops.extend(of("attach_stops"));
+        rounds.cpu.extend(of("cpu"));
         run.so_far(outcome, |so_far| rounds.add_to(so_far, name));
     }
     rounds.add_to(outcome, name);
@@ -112,6 +114,9 @@ struct Rounds {
     with: Vec<f64>,
     without: Vec<f64>,
     floor: Vec<f64>,
+    attach_stops: Vec<f64>,
+    /// Our own time for one stop, of the three kinds in turn.
+    cpu: Vec<f64>,
 }
 
 impl Rounds {
@@ -119,6 +124,8 @@ impl Rounds {
         let figure = |what: &str, times| Figure::of(&format!("{name}{what}"), "us", times);
         let floor_us = Summary::of(&self.floor).map_or(0.0, |floor| floor.median);
         outcome.add(figure("sample_extra_us", &self.extra));
+        outcome.add(figure("sample_cpu_us", &self.cpu));
+        outcome.add(Figure::of(&format!("{name}attach_stops_kvm"), "stops", &self.attach_stops));
         for (what, times) in [("sample_pause_us", &self.with), ("sample_pause_without_task_us", &self.without)] {
             outcome.add(figure(what, times).map(|figure| figure.against("a bare stop, 10 %", floor_us)));
         }

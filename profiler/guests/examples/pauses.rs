@@ -2,7 +2,7 @@
 //!
 //! Prints `sample MICROSECONDS`, and for kvm in turn with it `floor MICROSECONDS`: a stop in which
 //! nothing is read. `tasks` is the same of a Linux under KVM with its tasks, and in turn with that `without MICROSECONDS`: samples without
-//! them. `stops` makes only these, under KVM and at the moments at which `glass record` takes its samples. The last
+//! them. With KVM `attach_stops COUNT` precedes them: how often a vCPU was stopped until then. `stops` makes only these, under KVM and at the moments at which `glass record` takes its samples. The last
 //! line, `cpu MICROSECONDS`, is our own CPU time for one of them.
 #![forbid(unsafe_code)]
 
@@ -39,7 +39,7 @@ fn main() -> Result<()> {
     let floor = |guest: &mut KnownVm<KvmVm>| Ok(guest.hold_and_release()?.map(|(_, whole)| whole));
     let tasks = RefCell::new(None);
     let swap = |guest: &mut KnownVm<KvmVm>| guest.swap_tasks(&mut tasks.borrow_mut());
-    let attach = || KvmVm::attach(&vm, settings.clone());
+    let attach = || KvmVm::attach(&vm, settings.clone()).inspect(|guest| println!("attach_stops {}", guest.stops()));
     match backend.as_str() {
         "kvm" => measure(attach()?, period, samples, &[Look::Bare(&floor), Look::Sample]),
         "tasks" => measure(attach()?, period, samples, &[Look::Bare(&floor), Look::Sample, Look::WithoutTask(&swap)]),

@@ -131,6 +131,11 @@ pub(crate) fn nested(track: u32, state: CoreState) -> RawSample {
 }
 
 impl CopyPlan {
+    /// Whether samples have the task of a Linux, and its stacks.
+    pub(crate) fn has_tasks(&self) -> bool {
+        self.linux.as_ref().is_some_and(|linux| linux.tasks.is_some())
+    }
+
     /// Room for a sample.
     pub(crate) fn room(&self) -> Room {
         let touched = |bytes: u32| std::hint::black_box(vec![1; bytes as usize]);

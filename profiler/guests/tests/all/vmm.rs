@@ -80,6 +80,29 @@ fn every_choice_of_four_vcpus() {
     vmm.assert_runs("after detaching");
 }
 
+/// The names of threads are their VMM's: what they run is checked.
+#[test]
+fn threads_with_the_names_of_each_other() {
+    let Some(vmm) = Vmm::start("misnamed", &["vcpus=4", "misnamed"]) else { return };
+    let guest = KvmVm::attach(&vmm.vm(), vmm.settings()).unwrap();
+    let cores = cores_of(&vmm.elf, guest, 200);
+    assert_eq!(cores, (0..4).map(|vcpu| (vcpu, 1 << vcpu)).collect::<Vec<(u32, u8)>>());
+    vmm.assert_runs("after detaching");
+    // Of one alone the other is not known.
+    match KvmVm::attach(&vmm.vm(), VmSettings { vcpus: vec![1], ..vmm.settings() }) {
+        Ok(guest) => assert_eq!(cores_of(&vmm.elf, guest, 40), [(1, 2)]),
+        Err(error) => assert!(error.to_string().contains("does not run"), "{error}"),
+    }
+    vmm.assert_runs("after a failed attach");
+}
+
+#[test]
+fn an_attach_stops_a_vcpu_once_for_its_registers_and_not_to_find_it() {
+    let Some(vmm) = Vmm::start("stops", &["vcpus=2"]) else { return };
+    let guest = attach(&vmm).unwrap();
+    assert!(guest.stops() <= 2, "{} stops", guest.stops());
+}
+
 /// Samples for some time; what is seen of the first vCPU.
 fn watch(guest: &mut KnownVm<KvmVm>, time: Duration) -> Vec<RawSample> {
     let (start, mut seen) = (Instant::now(), Vec::new());

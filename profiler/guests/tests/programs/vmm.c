@@ -38,7 +38,7 @@ struct status {
 };
 
 static struct status *status;
-static int vm, memory_fd = -1, ring_filter, ids_apart = 1, has_apic;
+static int vm, memory_fd = -1, ring_filter, ids_apart = 1, has_apic, misnamed;
 static uint8_t *ram;
 
 struct vcpu {
@@ -108,7 +108,7 @@ static void wait_halted(void) {
 static void *run_vcpu(void *argument) {
     struct vcpu *vcpu = argument;
     char name[16];
-    snprintf(name, sizeof name, "vcpu %d", vcpu->index);
+    snprintf(name, sizeof name, "vcpu %d", vcpu->index ^ misnamed);
     prctl(PR_SET_NAME, name);
     vcpu->id = syscall(SYS_gettid);
     if (ring_filter) forbid_other_calls();
@@ -259,6 +259,8 @@ int main(int count, char **arguments) {
         else if (!strcmp(arguments[i], "seccomp")) ring_filter = 1;
         else if (!strcmp(arguments[i], "gaps")) ids_apart = 2;
         else if (!strcmp(arguments[i], "apic")) has_apic = 1;
+        // Names of threads: two vCPUs have those of each other.
+        else if (!strcmp(arguments[i], "misnamed")) misnamed = 1;
         else kind = arguments[i];
     }
     if (cores < 1 || cores > VCPUS_MAX) return 2;

@@ -62,7 +62,7 @@ fn wanted(pid: u32, all: Vec<Descriptor>, vcpus: &[u32]) -> Result<Vec<Descripto
 }
 
 impl KvmVm {
-    /// Attaches. Each vCPU's thread is stopped some times for some 10 us; when this returns it runs.
+    /// Attaches. Unless its symbols are found in RAM, each vCPU's thread is stopped some times for some 10 us; when this returns it runs.
     pub fn attach(vm: &Vm, settings: VmSettings) -> Result<KnownVm<KvmVm>, GuestError> {
         KvmVm::attach_as(vm, settings, |seized| seized)
     }
@@ -83,7 +83,8 @@ impl KvmVm {
         KnownVm::of(prepare(KvmVm::seize(vm.pid, &vcpus)?), image, &memories)
     }
 
-    /// Traces the threads of these vCPUs, of all if none is given. What the VM runs is not known yet.
+    /// Traces the threads of these vCPUs, of all if none is given, and stops none of them if their names show which they are. What the VM runs is not
+    /// known yet.
     pub(crate) fn seize(pid: u32, vcpus: &[u32]) -> Result<KvmVm, GuestError> {
         if !CAN_CALL_AGAIN {
             let reason = "glass cannot sample the VMs of KVM on this architecture yet: use QEMU's gdbstub (-gdb)";
@@ -94,8 +95,8 @@ impl KvmVm {
             io::ErrorKind::NotFound => GuestError::NoProcess(pid),
             _ => GuestError::System { action: format!("trace the VMM {pid}"), error },
         };
-        let (descriptors, kvm) = vcpus::descriptors(pid).map_err(refused)?;
-        let descriptors = wanted(pid, descriptors, vcpus)?;
+        let (all, kvm) = vcpus::descriptors(pid).map_err(refused)?;
+        let descriptors = wanted(pid, all.clone(), vcpus)?;
         let process = Process::open(pid).map_err(refused)?;
         let no_page = |error: io::Error| {
             GuestError::Unsupported(format!("KVM does not share the registers of the VM {pid}: {error}"))
@@ -107,9 +108,9 @@ impl KvmVm {
         }
         let signals =
             ChildSignals::block().map_err(|error| GuestError::System { action: "block SIGCHLD".to_owned(), error })?;
-        let found = Search { pid, vcpus: &descriptors, signals: &signals, refused: &refused }.run()?;
+        let found = Search { pid, vcpus: &descriptors, all: &all, signals: &signals, refused: &refused }.run()?;
         let mut vcpus = Vec::with_capacity(found.len());
-        for Found { descriptor, id, thread } in found {
+        for Found { descriptor, id, thread, is_certain } in found {
             let page = process.descriptor(descriptor.number).and_then(|vcpu| RunPage::open(&vcpu)).map_err(no_page)?;
             let open = |name| File::open(format!("/proc/{pid}/task/{id}/{name}")).ok();
             vcpus.push(Vcpu {
@@ -120,6 +121,9 @@ impl KvmVm {
                 stat: open("stat"),
                 schedule: open("schedstat"),
                 usual_stop: UsualStop::new(),
+                last: None,
+                is_certain,
+                descriptor: descriptor.number,
                 pending: None,
                 slept_at: None,
                 waiting: Waiting::new(pid, id),
@@ -160,6 +164,10 @@ impl KvmVm {
                 Hold::Yes(call) => call,
                 Hold::Late | Hold::Ended => return Ok(None),
             };
+            if !self.check_thread(position, call)? {
+                continue;
+            }
+            let vcpu = &mut self.vcpus[position];
             let state = vcpu.registers(call);
             vcpu.thread.release()?;
             // Of a nested guest nothing is known.
@@ -174,8 +182,12 @@ impl KvmVm {
     /// Has each candidate fit what the vCPUs use. A vCPU that shows no registers at once is left out.
     fn settle_memories(&mut self) -> Result<(), GuestError> {
         let mut in_use = Vec::new();
-        for vcpu in self.vcpus.iter_mut().take(VCPUS_USED_MAX) {
-            let Hold::Yes(call) = vcpu.thread.hold(&self.signals, DETACH_TIMEOUT)? else { continue };
+        for position in 0..self.vcpus.len().min(VCPUS_USED_MAX) {
+            let Hold::Yes(call) = self.vcpus[position].thread.hold(&self.signals, DETACH_TIMEOUT)? else { continue };
+            if !self.check_thread(position, call)? {
+                continue;
+            }
+            let vcpu = &mut self.vcpus[position];
             let state = vcpu.registers(call);
             vcpu.thread.release()?;
             in_use.extend(state.map(|state| InUse { paging: state.paging, stack_pointer: state.registers.rsp }));

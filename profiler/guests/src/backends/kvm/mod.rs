@@ -108,6 +108,12 @@ struct Vcpu {
     /// `/proc/PID/task/TID/schedstat`: for how long it waited for a CPU.
     schedule: Option<File>,
     usual_stop: UsualStop,
+    /// The registers at the last sample.
+    last: Option<CoreState>,
+    /// `thread` is known to run this vCPU; else its name says so.
+    is_certain: bool,
+    /// The VMM's descriptor of this vCPU.
+    descriptor: i32,
     /// The sample for which it was requested to stop, until it does.
     pending: Option<Pending>,
     /// Where a guest that does not report it was when the thread slept in `KVM_RUN`, the last time.
@@ -120,6 +126,15 @@ struct Vcpu {
 }
 
 impl Vcpu {
+    /// Exchanges what belongs to the threads.
+    fn exchange_threads(&mut self, other: &mut Vcpu) {
+        use std::mem::swap;
+        swap(&mut self.thread, &mut other.thread);
+        swap(&mut self.stat, &mut other.stat);
+        swap(&mut self.schedule, &mut other.schedule);
+        swap(&mut self.waiting, &mut other.waiting);
+    }
+
     /// The registers of a stopped vCPU, once they are known.
     fn registers(&mut self, call: Call) -> Option<CoreState> {
         self.is_synced |= call.interrupted;
@@ -202,6 +217,7 @@ impl KvmVm {
         {
             return Ok(Attempt::of(waited.into_iter().collect()));
         }
+        self.warm(position);
         let vcpu = &mut self.vcpus[position];
         let room = self.plan.room();
         let was = vcpu.stat.as_ref().map_or(Was::Other, was);
@@ -215,6 +231,17 @@ impl KvmVm {
                 Ok(Attempt::Pending)
             }
         }
+    }
+
+    /// Copies what the last sample would now, for nothing: while the vCPU stands, what is copied is then in the caches of this CPU. It takes from the
+    /// pause what it adds to our time.
+    fn warm(&self, position: usize) {
+        let vcpu = &self.vcpus[position];
+        let Some(state) = vcpu.last.filter(|_| self.plan.has_tasks()) else { return };
+        let rest = Rest { is_halted: false, at: None };
+        let mut core = Core { memory: &self.memory, translator: Translator::new(state.paging), rest };
+        // The vCPU runs: whatever is found is no sample.
+        let _ = std::hint::black_box(self.plan.sample(vcpu.index as usize, state, &mut core, self.plan.room()));
     }
 
     /// The sample of a vCPU that was requested to stop, if it has: without one if that took too long.
@@ -234,6 +261,9 @@ impl KvmVm {
     /// The sample of a stopped vCPU, which resumes.
     fn finish(&mut self, position: usize, call: vcpu::Call, pending: Pending) -> Result<Taken, GuestError> {
         let Pending { start_ns, waited_ns, was, room } = pending;
+        if !self.check_thread(position, call)? {
+            return Ok(Taken::default());
+        }
         let vcpu = &mut self.vcpus[position];
         let stop_ns = monotonic_ns();
         let was_stolen = schedule::was_waiting(vcpu.schedule.as_ref(), waited_ns, stop_ns - start_ns);
@@ -247,6 +277,7 @@ impl KvmVm {
         // Another process has stopped all of the VMM.
         let is_stopped = vcpu.thread.held().is_some_and(|(signal, _)| signal != libc::SIGTRAP);
         let state = vcpu.registers(call);
+        vcpu.last = state;
         let sample = (|| {
             let Some(state) = state else { return Ok(is_stopped.then(|| vcpu.paused(None))) };
             let translator = Translator::new(state.paging);
@@ -282,6 +313,31 @@ impl KvmVm {
         let frozen_ns = vcpu.thread.take_frozen_ns();
         let samples = sample?.map(|sample| RawSample { time_ns: start_ns, frozen_ns, ..sample }).into_iter().collect();
         Ok(Taken { samples, stood_until_ns: was_stolen.then_some(had_cpu_ns) })
+    }
+
+    /// Whether a thread that has stopped runs the vCPU that its name says. If not it is released, and the two vCPUs exchange their threads.
+    fn check_thread(&mut self, position: usize, call: Call) -> Result<bool, GuestError> {
+        let vcpu = &mut self.vcpus[position];
+        // Outside of KVM_RUN nothing shows it.
+        let Some(number) = call.run_on.filter(|_| !vcpu.is_certain) else { return Ok(true) };
+        let number = number as u32 as i32;
+        if number == vcpu.descriptor {
+            vcpu.is_certain = true;
+            return Ok(true);
+        }
+        vcpu.thread.release()?;
+        let other = self.vcpus.iter().position(|vcpu| vcpu.descriptor == number && !vcpu.is_certain);
+        let Some(Ok([vcpu, other])) = other.map(|other| self.vcpus.get_disjoint_mut([position, other])) else {
+            let sentence = "a thread of the VMM has the name of a vCPU that it does not run: sample all vCPUs (without --vcpu), or use --backend gdbstub";
+            return Err(GuestError::Unsupported(sentence.to_owned()));
+        };
+        vcpu.exchange_threads(other);
+        other.is_certain = true;
+        if other.pending.is_some() {
+            // The thread that was requested to stop is the other one's.
+            other.thread.hold_at_once(&self.signals)?;
+        }
+        Ok(false)
     }
 
     /// One sample of a vCPU whose thread waits for another thread of the VMM, without stopping it: see [`waiting`]. `Ok(None)` if it does not wait,
@@ -340,6 +396,11 @@ impl KvmVm {
     /// The number of signals that were passed on to the VMM.
     pub fn signals_handed_on(&self) -> u64 {
         self.vcpus.iter().map(|vcpu| vcpu.thread.signals()).sum()
+    }
+
+    /// How often a vCPU was stopped, for samples and for others.
+    pub fn stops(&self) -> u64 {
+        self.vcpus.iter().map(|vcpu| vcpu.thread.stops()).sum()
     }
 
     /// A VM has not ended while one of its vCPUs runs.

@@ -83,12 +83,17 @@ pub(super) struct Found {
     pub(super) descriptor: Descriptor,
     pub(super) id: u32,
     pub(super) thread: Thread,
+    /// Its system call has shown it, not just its name.
+    pub(super) is_certain: bool,
 }
 
 /// The search for the threads of a VMM's vCPUs.
 pub(super) struct Search<'a> {
     pub(super) pid: u32,
+    /// Those that are wanted.
     pub(super) vcpus: &'a [Descriptor],
+    /// All of the VM.
+    pub(super) all: &'a [Descriptor],
     pub(super) signals: &'a ChildSignals,
     /// The error if the kernel refuses.
     pub(super) refused: &'a dyn Fn(io::Error) -> GuestError,
@@ -97,6 +102,9 @@ pub(super) struct Search<'a> {
 impl Search<'_> {
     /// Traces the thread of each vCPU; in the order of their numbers.
     pub(super) fn run(&self) -> Result<Vec<Found>, GuestError> {
+        if let Some(found) = self.by_names()? {
+            return Ok(found);
+        }
         let start = Instant::now();
         let mut found: Vec<Found> = Vec::new();
         while start.elapsed() < PATIENCE {
@@ -124,11 +132,46 @@ impl Search<'_> {
         Err(permission::explain_missing(self.pid))
     }
 
+    /// The same without a stop, if each vCPU of the VM has one thread with its name, and none that is wanted is seen to do something else. (QEMU counts in names,
+    /// and numbers vCPUs for KVM by their places in sockets and cores: then these differ, and one is missing.)
+    fn by_names(&self) -> Result<Option<Vec<Found>>, GuestError> {
+        let folder = fs::read_dir(format!("/proc/{}/task", self.pid)).map_err(|_| GuestError::NoProcess(self.pid))?;
+        let ids = folder.take(ENTRIES_MAX).flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let named: Vec<(u32, u32)> = ids.filter_map(|id| Some((self.named(id)?, id))).collect();
+        let mut chosen = Vec::with_capacity(self.vcpus.len());
+        for vcpu in self.all {
+            let mut ids = named.iter().filter(|(index, _)| *index == vcpu.index).map(|(_, id)| *id);
+            let (Some(id), None) = (ids.next(), ids.next()) else { return Ok(None) };
+            if !self.vcpus.contains(vcpu) {
+                continue;
+            }
+            let is_certain = match glance(self.pid, id).map_err(self.refused)? {
+                Glance::Running => false,
+                Glance::InRun(number) if number == vcpu.number => true,
+                Glance::InRun(_) | Glance::Other => return Ok(None),
+            };
+            chosen.push((*vcpu, id, is_certain));
+        }
+        let mut found = Vec::with_capacity(chosen.len());
+        for (descriptor, id, is_certain) in chosen {
+            match Thread::seize(id) {
+                Ok(thread) => found.push(Found { descriptor, id, thread, is_certain }),
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+                Err(error) => return Err((self.refused)(error)),
+            }
+        }
+        Ok(Some(found))
+    }
+
+    /// The vCPU that a thread is named after.
+    fn named(&self, id: u32) -> Option<u32> {
+        let name = fs::read(format!("/proc/{}/task/{id}/comm", self.pid)).unwrap_or_default();
+        named_vcpu(&String::from_utf8_lossy(&name))
+    }
+
     /// Whether a thread may run a vCPU: one whose name belongs to another vCPU is not even stopped.
     fn is_wanted_by_name(&self, id: u32) -> bool {
-        let name = fs::read(format!("/proc/{}/task/{id}/comm", self.pid)).unwrap_or_default();
-        let named = named_vcpu(&String::from_utf8_lossy(&name));
-        named.is_none_or(|index| self.vcpus.iter().any(|vcpu| vcpu.index == index))
+        self.named(id).is_none_or(|index| self.vcpus.iter().any(|vcpu| vcpu.index == index))
     }
 
     /// Traces a thread if it runs one of the vCPUs that are still missing; it runs on in any case.
@@ -151,7 +194,7 @@ impl Search<'_> {
             && let Some(descriptor) = call.run_on.and_then(|number| missing(number as u32 as i32))
         {
             thread.release()?;
-            return Ok(Some(Found { descriptor, id, thread }));
+            return Ok(Some(Found { descriptor, id, thread, is_certain: true }));
         }
         thread.detach(self.signals, STOP_TIMEOUT)?;
         Ok(None)

@@ -82,6 +82,8 @@ pub(super) struct Thread {
     ended: bool,
     /// Signals that were passed on.
     signals: u64,
+    /// How often it was stopped.
+    stops: u64,
     polling: Polling,
     /// When the current stop was requested.
     held_since_ns: Option<u64>,
@@ -103,6 +105,7 @@ impl Thread {
             rewound: None,
             ended: false,
             signals: 0,
+            stops: 0,
             polling: Polling::default(),
             held_since_ns: None,
             frozen_ns: 0,
@@ -214,6 +217,7 @@ impl Thread {
             Ok(Some(Stop::Call)) => self.tracee.resume(0),
             Ok(Some(Stop::Event(signal))) => {
                 self.asked_ns = None;
+                self.stops += 1;
                 self.tracee.registers().map(|registers| self.held = Some((signal, registers)))
             }
             Err(error) => Err(error),
@@ -299,6 +303,11 @@ impl Thread {
     /// The number of signals that were passed on to the VMM.
     pub(super) fn signals(&self) -> u64 {
         self.signals
+    }
+
+    /// How often it was stopped at our request.
+    pub(super) fn stops(&self) -> u64 {
+        self.stops
     }
 
     /// Detaches from it; fails for a thread that does not stop within `limit`.
