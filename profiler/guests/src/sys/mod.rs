@@ -29,7 +29,7 @@ pub(crate) use map::Map;
 pub(crate) use other_end::OtherEnd;
 pub(crate) use packets::{Packets, Received};
 pub(crate) use perf::{PerfEvent, PerfSettings};
-pub(crate) use remote::{cannot_shrink, read_process};
+pub(crate) use remote::{cannot_shrink, read_process, read_process_each};
 pub(crate) use socket::{Endpoint, RawAddress, can_read, connect_socket, open_socket};
 pub(crate) use ticks::{ClockPair, read_pair};
 pub(crate) use tracee::{ChildSignals, Process, Stop, Tracee, kvm_extension};

@@ -61,14 +61,20 @@ pub struct Translator {
     cache: [Option<(u64, u64)>; Translator::CACHE_PAGES],
     /// The address bits above a table of the lowest level, and the table: a stack's pages have one in common.
     table: Option<(u64, u64)>,
+    /// The address of some entries of a table of the lowest level, and these: pages that follow each other have their entries there.
+    entries: Option<(u64, [u8; Translator::ENTRIES_BYTES])>,
 }
 
 impl Translator {
     const CACHE_PAGES: usize = 16;
+    /// A line of the processor's cache.
+    const ENTRIES_BYTES: usize = 64;
+    /// The most pages that are read at a time.
+    const PAGES_MAX: usize = 16;
 
     /// A translator for the address space that these registers select.
     pub fn new(paging: Paging) -> Translator {
-        Translator { paging, cache: [None; Translator::CACHE_PAGES], table: None }
+        Translator { paging, cache: [None; Translator::CACHE_PAGES], table: None, entries: None }
     }
 
     /// The physical page of a virtual one, both by their addresses; `None` if it is not mapped.
@@ -105,11 +111,8 @@ impl Translator {
         for level in (0..levels).rev() {
             let shift = 12 + 9 * level;
             let index = (page >> shift) & 511;
-            let mut entry = [0; 8];
-            if !memory.read(table + index * 8, &mut entry) {
-                return None;
-            }
-            let entry = u64::from_le_bytes(entry);
+            let at = table + index * 8;
+            let entry = if level == 0 { self.last_entry(memory, at)? } else { word(memory, at)? };
             if entry & ENTRY_PRESENT == 0 {
                 return None;
             }
@@ -126,21 +129,55 @@ impl Translator {
         None
     }
 
+    /// An entry of a table of the lowest level.
+    fn last_entry(&mut self, memory: &impl Physical, address: u64) -> Option<u64> {
+        let start = address & !(Translator::ENTRIES_BYTES as u64 - 1);
+        if self.entries.is_none_or(|(known, _)| known != start) {
+            let mut bytes = [0; Translator::ENTRIES_BYTES];
+            if !memory.read(start, &mut bytes) {
+                return None;
+            }
+            self.entries = Some((start, bytes));
+        }
+        let (_, bytes) = self.entries.as_ref()?;
+        bytes.get((address - start) as usize..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+    }
+
     /// Copies from a virtual address; returns how many bytes there were up to the first page that is
     /// not mapped or not RAM.
     pub fn read(&mut self, memory: &impl Physical, address: u64, into: &mut [u8]) -> usize {
-        let mut done = 0;
-        while done < into.len() {
-            let Some(at) = address.checked_add(done as u64) else { break };
-            let in_page = (PAGE_BYTES - at % PAGE_BYTES).min((into.len() - done) as u64) as usize;
-            let Some(page) = self.translate_page(memory, at & !(PAGE_BYTES - 1)) else { break };
-            if !memory.read(page + at % PAGE_BYTES, &mut into[done..done + in_page]) {
+        let bytes = into.len();
+        let in_first = (PAGE_BYTES - address % PAGE_BYTES).min(bytes as u64) as usize;
+        if in_first == bytes {
+            let page = self.translate_page(memory, address & !(PAGE_BYTES - 1));
+            let is_read = page.is_some_and(|page| memory.read(page + address % PAGE_BYTES, into));
+            return if is_read { bytes } else { 0 };
+        }
+        let (mut rest, mut next, mut done) = (into, Some(address), 0);
+        while !rest.is_empty() {
+            let mut pieces = Vec::with_capacity(Translator::PAGES_MAX);
+            while !rest.is_empty() && pieces.len() < Translator::PAGES_MAX {
+                let Some(at) = next else { break };
+                let Some(page) = self.translate_page(memory, at & !(PAGE_BYTES - 1)) else { break };
+                let in_page = (PAGE_BYTES - at % PAGE_BYTES).min(rest.len() as u64);
+                let (piece, behind) = rest.split_at_mut(in_page as usize);
+                pieces.push((page + at % PAGE_BYTES, piece));
+                (rest, next) = (behind, at.checked_add(in_page));
+            }
+            let read = memory.read_each(&mut pieces);
+            done += pieces.iter().take(read).map(|(_, piece)| piece.len()).sum::<usize>();
+            if pieces.is_empty() || read < pieces.len() {
                 break;
             }
-            done += in_page;
         }
         done
     }
+}
+
+/// A word of physical memory.
+fn word(memory: &impl Physical, address: u64) -> Option<u64> {
+    let mut bytes = [0; 8];
+    memory.read(address, &mut bytes).then(|| u64::from_le_bytes(bytes))
 }
 
 #[cfg(test)]
@@ -200,8 +237,8 @@ mod tests {
         assert_eq!(translator.read(&fake, 0xffff_8000_0040_0ff8, &mut bytes), 16);
         assert_eq!(
             (walked, fake.reads.get()),
-            (7, 2),
-            "the second page is in the same table, the second read uses the cache"
+            (6, 2),
+            "the second page's entry is beside the first one's, the second read uses the cache"
         );
         assert_eq!(translator.read(&fake, 0xffff_8000_0060_0000, &mut bytes), 0, "another table, which there is not");
     }
