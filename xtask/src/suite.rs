@@ -128,6 +128,8 @@ pub struct Tally {
     pub skipped: u64,
     /// Failed tests and how often each failed. A program that ends before its tests do is one of them.
     pub failed: BTreeMap<String, u64>,
+    /// Of failed tests, why each failed the first time, as far as its output shows it.
+    pub reasons: BTreeMap<String, String>,
 }
 
 impl Tally {
@@ -138,6 +140,9 @@ impl Tally {
         self.skipped += other.skipped;
         for (name, count) in other.failed {
             *self.failed.entry(name).or_default() += count;
+        }
+        for (name, reason) in other.reasons {
+            self.reasons.entry(name).or_insert(reason);
         }
     }
 
@@ -156,7 +161,11 @@ impl Tally {
         if self.failed.is_empty() {
             return Ok(());
         }
-        let names: Vec<String> = self.failed.iter().map(|(name, count)| format!("  {name} ({count}x)")).collect();
+        let line = |(name, count): (&String, &u64)| match self.reasons.get(name) {
+            Some(reason) => format!("  {name} ({count}x): {reason}"),
+            None => format!("  {name} ({count}x)"),
+        };
+        let names: Vec<String> = self.failed.iter().map(line).collect();
         bail!("these tests failed:\n{}", names.join("\n"))
     }
 }
@@ -170,11 +179,41 @@ struct Reader {
     ended: u64,
     /// From the first line that describes failures to the end.
     describes: bool,
+    /// The test that is described.
+    described: Option<String>,
+    /// The line before this one.
+    last: String,
     printed: Instant,
 }
 
 impl Reader {
     fn line(&mut self, line: &str) {
+        self.note_reason(line);
+        self.count(line);
+        line.clone_into(&mut self.last);
+    }
+
+    /// A benchmark prints `NAME: reason` before its result. Of a test the output follows all results, and the reason the place where it panicked.
+    fn note_reason(&mut self, line: &str) {
+        const CHARACTERS_MAX: usize = 300;
+        if let Some(test) = line.strip_prefix("---- ").and_then(|rest| rest.split_once(" stdout")) {
+            self.described = Some(test.0.to_owned());
+        }
+        let of_benchmark = line.strip_prefix("test ").and_then(|rest| {
+            let test = rest.strip_suffix(" ... FAILED")?;
+            Some((test.to_owned(), self.last.strip_prefix(test)?.strip_prefix(": ")?.to_owned()))
+        });
+        let of_panic = || {
+            let is_behind = self.last.starts_with("thread '") && self.last.contains("panicked at ");
+            Some((self.described.clone().filter(|_| is_behind)?, line.to_owned()))
+        };
+        if let Some((test, reason)) = of_benchmark.or_else(of_panic) {
+            let reason = reason.chars().take(CHARACTERS_MAX).collect();
+            self.tally.reasons.entry(format!("{}: {test}", self.name)).or_insert(reason);
+        }
+    }
+
+    fn count(&mut self, line: &str) {
         if let Some(count) = line.strip_prefix("running ").and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok())
         {
             self.expected += count;
@@ -234,6 +273,8 @@ pub fn execute(name: &str, command: &mut Command) -> Tally {
         expected: 0,
         ended: 0,
         describes: false,
+        described: None,
+        last: String::new(),
         printed: now,
     };
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
@@ -291,6 +332,19 @@ mod tests {
         assert_eq!(tally.failed, BTreeMap::from([("p all: x::y".to_owned(), 1)]));
         tally.add(tally.clone());
         assert!(tally.verdict().unwrap_err().to_string().contains("p all: x::y (2x)"));
+    }
+
+    #[test]
+    fn a_failed_test_has_its_reason() {
+        let tally = outcome(
+            "echo running 2 tests; echo 'x::y: it ended'; echo 'test x::y ... FAILED'; echo 'test z ... FAILED'; echo failures:; \
+             echo '---- z stdout ----'; echo \"thread 'z' (7) panicked at a.rs:1:2:\"; echo 'left is 1'; echo 'stack backtrace:'; exit 101",
+        );
+        let error = tally.verdict().unwrap_err().to_string();
+        assert!(
+            error.contains("p all: x::y (1x): it ended\n") && error.ends_with("p all: z (1x): left is 1"),
+            "{error}"
+        );
     }
 
     #[test]
