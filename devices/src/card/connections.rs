@@ -19,7 +19,7 @@ const WINDOW_BYTES_MAX: usize = 0xffff << FACTOR_LOG2;
 /// The smallest one: two segments and more.
 const WINDOW_BYTES_MIN: usize = 4096;
 /// Connections that are told apart. Those that have a number in common are handled as one, which costs space or time, no data.
-const COUNT: usize = 1 << 16;
+const COUNT: usize = 1 << 12;
 /// How much of a frame has to be known: the longest headers of Ethernet, IP and TCP.
 pub(crate) const HEADERS_BYTES_MAX: usize = 14 + 60 + 60;
 
@@ -38,6 +38,21 @@ struct Connection {
     state: State,
     guest_log2: u8,
     ours_log2: u8,
+    /// The last acknowledgement, and its window as the guest and as we have sent it.
+    acknowledged: [u8; 4],
+    windows: (u16, u16),
+}
+
+/// What becomes of a frame of the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// It is sent.
+    WithOthers,
+    /// It is sent so that the other side does not read it together with others: its segment opens its connection, or comes with its end or after that.
+    Alone,
+    /// It is not sent: it would only offer a larger window, which we have made as small as the last one. For passt it would be a repeated
+    /// acknowledgement, the first of which makes it send everything again.
+    Not,
 }
 
 /// All connections of a card.
@@ -87,10 +102,9 @@ impl Connections {
         self.open += usize::from(state == State::Open);
     }
 
-    /// Makes the window of a frame of the guest, of which this is the start, as small as it has to be. Whether the segment opens its connection,
-    /// or comes with its end or after that.
-    pub(crate) fn send(&mut self, frame: &mut [u8]) -> bool {
-        let Some(Segment { start, number }) = Segment::of(frame, true) else { return false };
+    /// Makes the window of a frame of the guest, of which this is the start, as small as it has to be. `bytes`: the whole frame's.
+    pub(crate) fn send(&mut self, frame: &mut [u8], bytes: usize) -> Sent {
+        let Some(Segment { start, number }) = Segment::of(frame, true) else { return Sent::WithOthers };
         let flags = frame[start + FLAGS];
         if flags & SYN != 0 {
             let guest_log2 = factor_mut(frame, start).map(|factor| std::mem::replace(factor, FACTOR_LOG2));
@@ -104,15 +118,24 @@ impl Connections {
         } else if flags & FIN != 0 {
             self.change(number, State::Closing);
         }
-        let Connection { state, guest_log2, ours_log2 } = self.all[number];
+        let Connection { state, guest_log2, ours_log2, acknowledged, windows } = self.all[number];
         // Those of a SYN have no factor.
         let (guest_log2, ours_log2) = if flags & SYN != 0 { (0, 0) } else { (guest_log2, ours_log2) };
-        let window: &mut [u8] = &mut frame[start + WINDOW..start + WINDOW + 2];
-        let bytes = (usize::from(window[0]) << 8 | usize::from(window[1])) << guest_log2;
+        let word = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+        let offered = word(start + WINDOW);
         let limit = (self.bytes_max / self.open.max(1)).clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX);
-        let smaller = (bytes.min(limit) >> ours_log2).min(0xffff) as u16;
-        window.copy_from_slice(&smaller.to_be_bytes());
-        flags & SYN != 0 || state == State::Closing
+        let smaller = ((usize::from(offered) << guest_log2).min(limit) >> ours_log2).min(0xffff) as u16;
+        let has_data = bytes > start + usize::from(frame[start + FLAGS - 1] >> 4) * 4;
+        let mut acknowledges = [0; 4];
+        acknowledges.copy_from_slice(&frame[start + 8..start + 12]);
+        frame[start + WINDOW..start + WINDOW + 2].copy_from_slice(&smaller.to_be_bytes());
+        let connection = &mut self.all[number];
+        (connection.acknowledged, connection.windows) = (acknowledges, (offered, smaller));
+        if flags & SYN != 0 || state == State::Closing {
+            return Sent::Alone;
+        }
+        let is_repeated = acknowledges == acknowledged && windows.1 == smaller && windows.0 != offered;
+        if is_repeated && !has_data && flags & RST == 0 { Sent::Not } else { Sent::WithOthers }
     }
 
     /// Notes a frame to the guest.
@@ -164,7 +187,8 @@ mod tests {
     /// What becomes of its window, and whether it is alone.
     fn sent(connections: &mut Connections, port: u16, flags: u8, window: u16) -> (u16, bool) {
         let mut frame = frame(port, flags, window);
-        let is_alone = connections.send(&mut frame);
+        let bytes = frame.len() + 1;
+        let is_alone = connections.send(&mut frame, bytes) == Sent::Alone;
         assert_eq!(frame[61], if flags & SYN != 0 { FACTOR_LOG2 } else { 7 });
         (u16::from_be_bytes([frame[48], frame[49]]), is_alone)
     }
@@ -208,11 +232,29 @@ mod tests {
     }
 
     #[test]
+    fn a_window_that_is_larger_for_the_guest_alone_is_no_acknowledgement() {
+        let mut connections = Connections::new(160_000);
+        connections.send(&mut frame(1, SYN | ACK, 65535), 66);
+        let mut send = |window, bytes| connections.send(&mut frame(1, ACK, window), bytes);
+        send(700, 66);
+        assert_eq!(
+            [(701, 66), (701, 67), (702, 66)].map(|(window, bytes)| send(window, bytes)),
+            [Sent::WithOthers, Sent::WithOthers, Sent::WithOthers]
+        );
+        // The largest window that is offered.
+        send(50_000, 66);
+        assert_eq!(send(50_001, 66), Sent::Not);
+        assert_eq!(send(50_002, 67), Sent::WithOthers);
+        // One that the guest repeats is repeated.
+        assert_eq!(send(50_002, 66), Sent::WithOthers);
+    }
+
+    #[test]
     fn a_peer_without_factors_gets_none() {
         let mut connections = Connections::new(160_000);
         let mut syn = frame(1, SYN | ACK, 65535);
         syn[46] = 0x50;
-        connections.send(&mut syn);
+        connections.send(&mut syn, 66);
         assert_eq!(sent(&mut connections, 1, ACK, 50_000), (50_000, false));
     }
 
@@ -231,7 +273,7 @@ mod tests {
                     let mut other = whole.clone();
                     other[at] = value;
                     for bytes in 0..=other.len() {
-                        connections.send(&mut other[..bytes].to_vec());
+                        connections.send(&mut other[..bytes].to_vec(), bytes);
                         connections.receive(&other[..bytes]);
                     }
                 }

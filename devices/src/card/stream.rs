@@ -1,6 +1,6 @@
 //! A network behind a stream socket, as QEMU's `-netdev stream` has it and passt serves it: each frame has its length in front, four bytes, big endian.
 
-use super::connections::{Connections, HEADERS_BYTES_MAX};
+use super::connections::{Connections, HEADERS_BYTES_MAX, Sent};
 use super::{CSUM, GUEST_CSUM, HEADER_BYTES, Link};
 use crate::device::Host;
 use crate::rings::copy_to;
@@ -26,6 +26,8 @@ const FRAME_BYTES_MAX: usize = 65535;
 const READ_BYTES: usize = 256 << 10;
 /// Frames that wait for buffers of the guest while it waits for ours, at most: of more, the oldest are lost.
 const KEPT_BYTES_MAX: usize = 16 << 20;
+/// A frame without data is not longer: of a lost one passt never sends some again.
+const SHORT_BYTES_MAX: usize = 100;
 /// Reads of a turn that only make room at the other side.
 const READS_MAX: usize = 16;
 /// In the flags of a frame's header: its checksums are right (virtio 1.2, section 5.1.6.1). No wire is in between that could change them.
@@ -116,15 +118,24 @@ impl Stream {
         }
     }
 
-    /// Loses all whole frames that were read.
+    /// Loses the long ones of the whole frames that were read, which are sent again soon; or all, if that does not help.
     fn lose(&mut self) -> io::Result<()> {
         if self.lost == 0 {
             eprintln!("the guest receives no frames; those for which there is no room are lost");
         }
+        let mut kept = 0;
         while let Some(frame) = self.frame()? {
+            let whole = self.first..frame.end;
             self.first = frame.end;
-            self.lost += 1;
+            if frame.len() <= SHORT_BYTES_MAX && kept < self.received.len() / 2 {
+                self.received.copy_within(whole.clone(), kept);
+                kept += whole.len();
+            } else {
+                self.lost += 1;
+            }
         }
+        self.received.copy_within(self.first..self.last, kept);
+        (self.first, self.last) = (0, kept + self.last - self.first);
         Ok(())
     }
 
@@ -282,16 +293,19 @@ impl Link for Stream {
         let seen = bytes.min(start.len());
         // SAFETY: the caller's promise.
         let start = unsafe { copy_from(pieces, self.header_bytes, &mut start[..seen]) };
-        if self.connections.send(start) {
-            let mut frame = vec![0; bytes];
+        match self.connections.send(start, bytes) {
+            Sent::Not => return Ok(all),
             // SAFETY: the caller's promise.
-            unsafe { copy_from(pieces, self.header_bytes, &mut frame) };
-            frame[..seen].copy_from_slice(start);
-            self.send_last(&frame);
-            return Ok(all);
+            Sent::WithOthers => unsafe { self.send(start, pieces, self.header_bytes + seen) }.map(|()| all),
+            Sent::Alone => {
+                let mut frame = vec![0; bytes];
+                // SAFETY: the caller's promise.
+                unsafe { copy_from(pieces, self.header_bytes, &mut frame) };
+                frame[..seen].copy_from_slice(start);
+                self.send_last(&frame);
+                Ok(all)
+            }
         }
-        // SAFETY: the caller's promise.
-        unsafe { self.send(start, pieces, self.header_bytes + seen) }.map(|()| all)
     }
 
     fn takes_joined_datagrams(&self) -> bool {
