@@ -294,7 +294,7 @@ impl Link for Stream {
         // SAFETY: the caller's promise.
         let start = unsafe { copy_from(pieces, self.header_bytes, &mut start[..seen]) };
         match self.connections.send(start, bytes) {
-            Sent::Not => return Ok(all),
+            Sent::Not => Ok(all),
             // SAFETY: the caller's promise.
             Sent::WithOthers => unsafe { self.send(start, pieces, self.header_bytes + seen) }.map(|()| all),
             Sent::Alone => {
