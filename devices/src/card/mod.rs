@@ -4,6 +4,7 @@
 //! host's kernel reads a frame directly into the VM's buffers, on a thread that does nothing else. Any guest with a driver for virtio-net
 //! can have it.
 
+mod connections;
 mod datagrams;
 mod moves;
 mod stream;
@@ -13,11 +14,10 @@ mod tests;
 mod user_network;
 
 use crate::device::{Device, Host, Turn, VERSION_1};
-use crate::jail;
 use crate::rings::Ring;
 use anyhow::Result;
 use glass_lib_jail::SystemCalls;
-use moves::{Receiver, Transmitter};
+use moves::{Receiver, Sent, Transmitter};
 use std::io;
 pub use stream::Stream;
 pub use tap::Tap;
@@ -49,6 +49,9 @@ const CONFIG_BYTES: usize = 12;
 
 /// What is behind a card. All calls return at once.
 pub trait Link: Send {
+    /// Adds what it needs of the kernel, once it is open, to what its process may do.
+    fn allow(system_calls: SystemCalls) -> SystemCalls;
+
     /// What it can do for frames.
     fn features(&self) -> u64;
 
@@ -75,6 +78,9 @@ pub trait Link: Send {
 
     /// Whether frames have to wait until the host has taken others.
     fn is_blocked(&mut self) -> bool;
+
+    /// Takes frames for the guest from a host that may take none of ours before. The guest receives them when it has buffers again.
+    fn relieve(&mut self);
 
     /// Fails if there is no network any more.
     fn check(&self) -> Result<()>;
@@ -113,9 +119,8 @@ impl<L: Link> Device for Card<L> {
     /// To receive, and to transmit.
     const QUEUES: usize = 2;
 
-    /// What a driver agrees to reaches a TAP device.
     fn allow(system_calls: SystemCalls) -> SystemCalls {
-        jail::allow_control(system_calls, &[libc::TUNSETVNETHDRSZ, libc::TUNSETOFFLOAD])
+        L::allow(system_calls)
     }
 
     fn features(&self) -> u64 {
@@ -139,13 +144,21 @@ impl<L: Link> Device for Card<L> {
         let [receive, transmit] = rings else { unreachable!("there are two queues") };
         let sent = self.transmitter.turn(&mut self.link, memory, transmit, self.receiver.header_bytes);
         let received = self.receiver.turn(&mut self.link, memory, receive);
-        self.link.check()?;
-        Ok(match (sent, received) {
-            (Turn::Busy, _) | (_, Turn::Busy) => Turn::Busy,
+        let turn = match (sent, received) {
+            (Sent::Turn(Turn::Busy), _) | (_, Turn::Busy) => Turn::Busy,
+            // There is room since the transmitter has looked, and the guest does not notify of frames that it queued before.
+            (Sent::Blocked, _) if !self.link.is_blocked() => Turn::Busy,
             // Frames wait for the host.
-            (_, Turn::NeedsGuest) if self.link.is_blocked() => Turn::Done,
+            (_, Turn::NeedsGuest) if self.link.is_blocked() => {
+                // A guest that cannot send may not receive either, and passt, which waits until it can, does not read: each of the three
+                // would wait for the next one.
+                self.link.relieve();
+                Turn::Done
+            }
             (_, received) => received,
-        })
+        };
+        self.link.check()?;
+        Ok(turn)
     }
 
     fn finish(&mut self, _: &GuestMemoryMmap, _: &mut [Ring]) -> Result<()> {

@@ -45,6 +45,15 @@ struct Space {
     bytes: usize,
 }
 
+/// How a turn of the transmitter ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// As any turn.
+    Turn(Turn),
+    /// The host had no room for frames, so the guest's were not looked for.
+    Blocked,
+}
+
 /// A frame that the guest has queued.
 struct Frame {
     head: u16,
@@ -66,12 +75,12 @@ impl Transmitter {
         memory: &GuestMemoryMmap,
         ring: &mut Ring,
         header_bytes: usize,
-    ) -> Turn {
+    ) -> Sent {
         if !ring.is_running() {
-            return Turn::NeedsGuest;
+            return Sent::Turn(Turn::NeedsGuest);
         }
         if link.is_blocked() {
-            return Turn::Done;
+            return Sent::Blocked;
         }
         let mut round = ring.round(memory);
         let (mut pieces, mut frames) = (Vec::new(), Vec::with_capacity(TURN));
@@ -92,7 +101,7 @@ impl Transmitter {
         let used: Vec<(u16, u32)> = frames.iter().map(|frame| (frame.head, 0)).collect();
         let is_wanted = !used.is_empty() && ring.complete(memory, &used);
         if !ring.is_running() {
-            return Turn::NeedsGuest;
+            return Sent::Turn(Turn::NeedsGuest);
         }
         // A notification costs the guest an exit, so it makes one only while nothing is looked for.
         if turn == Turn::Done && ring.queue.enable_notification(memory).unwrap_or(false) {
@@ -101,7 +110,7 @@ impl Transmitter {
         if is_wanted {
             ring.interrupt();
         }
-        turn
+        Sent::Turn(turn)
     }
 
     /// Sends the first frame, and those that become one with it: how many that are.
