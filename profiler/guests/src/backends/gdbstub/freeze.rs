@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use glass_profiler_core::arch::x86_64::Registers;
 
+use super::beside::Beside;
 use super::emulated::Emulated;
 use super::turn::{Act, Seen, Turn};
 use crate::error::GuestError;
@@ -76,6 +77,8 @@ struct Thread {
     asked: bool,
     /// Reads its state.
     call: File,
+    /// Reads its CPU.
+    stat: File,
 }
 
 impl Thread {
@@ -83,7 +86,8 @@ impl Thread {
     fn seize(pid: u32, id: u32) -> io::Result<Thread> {
         // In a container its threads have other ids.
         let call = File::open(format!("/proc/{pid}/task/{id}/syscall"))?;
-        Ok(Thread { id, tracee: Tracee::seize(id)?, state: State::Running, asked: false, call })
+        let stat = File::open(format!("/proc/{pid}/task/{id}/stat"))?;
+        Ok(Thread { id, tracee: Tracee::seize(id)?, state: State::Running, asked: false, call, stat })
     }
 
     /// Its system call.
@@ -305,6 +309,7 @@ pub(super) struct Freezer {
     main: Thread,
     /// What the memory of QEMU shows of each vCPU, if it does.
     emulated: Option<Vec<Emulated>>,
+    beside: Beside,
     // The kernel resumes threads that are dropped while stopped.
     signals: ChildSignals,
     /// Samples for which the main loop did not handle the request in time.
@@ -339,6 +344,7 @@ impl Freezer {
             vcpus,
             main: Thread::seize(pid, pid)?,
             emulated,
+            beside: Beside::new(),
             signals,
             displaced: 0,
         })
@@ -553,6 +559,7 @@ impl Freezer {
 
     /// Waits until `until_ns`, and passes signals on.
     pub(super) fn rest(&mut self, until_ns: u64) -> Result<(), GuestError> {
+        self.beside.follow(self.vcpus.iter().map(|vcpu| &vcpu.stat));
         loop {
             self.all(Thread::settle)?;
             let left_ns = until_ns.saturating_sub(monotonic_ns());

@@ -12,6 +12,7 @@
 
 mod access;
 mod attach;
+mod beside;
 mod client;
 mod connection;
 mod description;
