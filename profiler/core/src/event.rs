@@ -70,6 +70,8 @@ pub enum Skid {
     NextBlock {
         /// That one was the end of a function which was called from in front of the instruction pointer.
         has_returned: bool,
+        /// An instruction of that block, if the emulator has shown it.
+        block: Option<u64>,
     },
 }
 

@@ -290,7 +290,12 @@ impl Image {
 
     /// Where the function begins that a linked address is in, by the unwind tables.
     pub fn function_start(&self, address: u64) -> Option<u64> {
-        self.frames.function_start(address)
+        self.frames.function(address).map(|(start, _)| start)
+    }
+
+    /// How many bytes long the function is that begins at a linked address, by the unwind tables.
+    pub fn function_bytes(&self, start: u64) -> Option<u32> {
+        self.frames.function(start).filter(|(begin, _)| *begin == start).map(|(_, bytes)| bytes)
     }
 
     /// Whether a linked address is in a function without a caller.

@@ -11,7 +11,7 @@ use crate::qemu::Qemu;
 use crate::queue::answer;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// Samples per second.
 const RATE_HZ: &str = "997";
+/// Functions of an idle guest's stack, innermost first, that do nothing but halt.
+const HALTING: usize = 2;
 /// Bytes of an item that is uploaded and downloaded meanwhile.
 const ITEM_BYTES: u64 = 400_000;
 
@@ -110,7 +112,17 @@ pub fn run(seconds: u32) -> Result<Option<Comparison>> {
         let executed = counted.entry(function.to_owned()).or_default();
         executed.ticks = executed.ticks.saturating_sub(ticks);
     }
-    compare(&sampled, &counted).map(Some)
+    sampled.leave_out_idle(&mut counted);
+    compare(&sampled.awake, &counted).map(Some)
+}
+
+/// Samples by the innermost function that was not inlined.
+#[derive(Debug, Default)]
+struct Sampled {
+    /// How many there are of each in which the guest was awake.
+    awake: HashMap<String, u64>,
+    /// The functions in which it was idle: the one that halts, and the one that has called it.
+    idle: HashSet<String>,
 }
 
 /// Uploads, downloads and removes items until `end`.
@@ -130,8 +142,7 @@ fn load(address: SocketAddr, end: Instant) -> Result<()> {
     Ok(())
 }
 
-/// Samples in which the guest was awake, by the innermost function that was not inlined.
-fn self_samples(glass: &Path, recording: &Path, profile: &Path) -> Result<HashMap<String, u64>> {
+fn self_samples(glass: &Path, recording: &Path, profile: &Path) -> Result<Sampled> {
     let mut export = Command::new(glass);
     export.args(["export", "--format", "firefox", "--states", "all", "--output"]).arg(profile).arg(recording);
     let output = export.output().context("cannot start glass")?;
@@ -139,19 +150,28 @@ fn self_samples(glass: &Path, recording: &Path, profile: &Path) -> Result<HashMa
         bail!("glass export: {}", String::from_utf8_lossy(&output.stderr));
     }
     let profile: Value = serde_json::from_slice(&std::fs::read(profile)?).context("the export is not JSON")?;
+    samples_of(&profile)
+}
+
+/// The samples of a profile of the Firefox Profiler.
+fn samples_of(profile: &Value) -> Result<Sampled> {
     let idle =
         profile["meta"]["categories"].as_array().and_then(|all| all.iter().position(|one| one["name"] == "Idle"));
-    let mut counts = HashMap::new();
+    let mut sampled = Sampled::default();
     for thread in profile["threads"].as_array().context("the export has no threads")? {
         let cell = |table: &str, column: &str, row: u64| thread[table][column][row as usize].as_u64();
+        let name = |function: u64| {
+            let name = profile["shared"]["stringArray"][cell("funcTable", "name", function)? as usize].as_str()?;
+            Some(name.to_owned())
+        };
         for leaf in thread["samples"]["stack"].as_array().context("a thread has no samples")? {
-            // From the leaf outwards: the first frame that is not inlined, then the root, which has the category.
+            // From the leaf outwards: frames that are not inlined, then the root, which has the category.
             let Some(mut stack) = leaf.as_u64() else { continue };
-            let mut function = None;
+            let mut functions = Vec::new();
             let root = loop {
                 let frame = cell("stackTable", "frame", stack).context("a stack has no frame")?;
-                if function.is_none() && cell("frameTable", "inlineDepth", frame) == Some(0) {
-                    function = cell("frameTable", "func", frame);
+                if cell("frameTable", "inlineDepth", frame) == Some(0) {
+                    functions.extend(cell("frameTable", "func", frame));
                 }
                 match cell("stackTable", "prefix", stack) {
                     // A caller comes before its callees; any other order could be a cycle.
@@ -161,14 +181,21 @@ fn self_samples(glass: &Path, recording: &Path, profile: &Path) -> Result<HashMa
                 }
             };
             if cell("frameTable", "category", root) == idle.map(|index| index as u64) {
-                continue;
+                sampled.idle.extend(functions.into_iter().take(HALTING).filter_map(name));
+            } else {
+                let innermost = functions.first().and_then(|function| name(*function));
+                *sampled.awake.entry(innermost.context("a function has no name")?).or_default() += 1;
             }
-            let name = function.and_then(|function| cell("funcTable", "name", function));
-            let name = name.and_then(|name| profile["shared"]["stringArray"][name as usize].as_str());
-            *counts.entry(name.context("a function has no name")?.to_owned()).or_default() += 1;
         }
     }
-    Ok(counts)
+    Ok(sampled)
+}
+
+impl Sampled {
+    /// Leaves out what the guest only executes while it reports that it is idle: the plugin counts it until the vCPU halts.
+    fn leave_out_idle(&self, counted: &mut Counts) {
+        counted.retain(|function, _| self.awake.contains_key(function) || !self.idle.contains(function));
+    }
 }
 
 /// Of samples and of counts by function.
@@ -198,4 +225,39 @@ pub fn compare(sampled: &HashMap<String, u64>, counted: &Counts) -> Result<Compa
         .collect();
     functions.sort_by(|a, b| b.time_percent.total_cmp(&a.time_percent));
     Ok(Comparison { functions, samples })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::oracle::Executed;
+    use serde_json::json;
+
+    /// Stacks: `run`; `run`, `work`; `run`, `halt`, `service`, which is idle, with a root of its own.
+    fn profile(prefixes: Value) -> Value {
+        json!({
+            "meta": { "categories": [{ "name": "Running" }, { "name": "Idle" }] },
+            "shared": { "stringArray": ["run", "work", "halt", "service"] },
+            "threads": [{
+                "samples": { "stack": [0, 1, 1, null, 4] },
+                "stackTable": { "frame": [0, 1, 2, 3, 4], "prefix": prefixes },
+                "frameTable": { "func": [0, 1, 0, 2, 3], "category": [0, 0, 1, 1, 1], "inlineDepth": [0, 0, 0, 0, 0] },
+                "funcTable": { "name": [0, 1, 2, 3] },
+            }],
+        })
+    }
+
+    #[test]
+    fn what_is_executed_only_to_halt_is_left_out() {
+        let sampled = samples_of(&profile(json!([null, 0, null, 2, 3]))).unwrap();
+        assert_eq!(sampled.awake, HashMap::from([("run".to_owned(), 1), ("work".to_owned(), 2)]));
+        assert_eq!(sampled.idle, HashSet::from(["halt".to_owned(), "service".to_owned()]));
+        let mut counted: Counts =
+            ["run", "work", "halt", "never"].map(|name| (name.to_owned(), Executed::default())).into();
+        sampled.leave_out_idle(&mut counted);
+        let mut left: Vec<&String> = counted.keys().collect();
+        left.sort();
+        assert_eq!(left, ["never", "run", "work"]);
+        assert!(samples_of(&profile(json!([null, 0, null, 2, 4]))).is_err(), "a circle");
+    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// The most that a function's sampled share may differ from the counted one, in percentage points, the function
 /// in which the guest waits for its devices included. Samples that wait for QEMU's main loop
 /// show up to 29 points too much of that one, and without the correction of
-/// `profiler/core/src/arch/x86_64/skid.rs` others differ by 17 to 38.
+/// `profiler/core/src/unwind/skid.rs` others differ by 17 to 38.
 const POINTS_MAX: f64 = 4.0;
 /// A quiet host collects twice as many. On a busy host QEMU's threads wait for a CPU, the guest mostly
 /// where it waits for QEMU's main loop, and late samples find it there.

@@ -92,9 +92,9 @@ impl Frames {
         Ok(Frames { id, eh_frame, debug_frame, bases, of_eh: of_eh.into(), of_debug: of_debug.into() })
     }
 
-    /// Where the function begins that a linked address is in.
-    pub(crate) fn function_start(&self, address: u64) -> Option<u64> {
-        find(&self.of_eh, address).or_else(|| find(&self.of_debug, address)).map(|entry| entry.start)
+    /// The function that a linked address is in: its start and its length in bytes.
+    pub(crate) fn function(&self, address: u64) -> Option<(u64, u32)> {
+        find(&self.of_eh, address).or_else(|| find(&self.of_debug, address)).map(|entry| (entry.start, entry.bytes))
     }
 
     /// Whether there is no entry at all.

@@ -144,10 +144,22 @@ impl AddressSpace {
 
     /// Whether a function starts at an address, by its unwind table.
     pub fn is_function_start(&self, address: u64) -> bool {
-        self.find(address).is_some_and(|placed| {
-            let linked = address.wrapping_sub(placed.bias);
-            placed.image.function_start(linked) == Some(linked)
-        })
+        self.function_start(address) == Some(address)
+    }
+
+    /// Where the function begins that an address is in, by its unwind table.
+    fn function_start(&self, address: u64) -> Option<u64> {
+        let placed = self.find(address)?;
+        Some(placed.image.function_start(address.wrapping_sub(placed.bias))?.wrapping_add(placed.bias))
+    }
+
+    /// The machine code of the function that begins at an address, if the unwind table has one of at most so many bytes.
+    fn function_code(&self, start: u64, bytes_max: usize) -> Option<Vec<u8>> {
+        let placed = self.find(start)?;
+        let linked = start.wrapping_sub(placed.bias);
+        let bytes = placed.image.function_bytes(linked)? as usize;
+        let mut code = vec![0; Some(bytes).filter(|bytes| *bytes <= bytes_max)?];
+        (placed.image.code(linked, &mut code) == bytes).then_some(code)
     }
 
     /// The call address for an instruction that is being executed.

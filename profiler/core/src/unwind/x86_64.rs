@@ -208,6 +208,59 @@ pub fn target_of_call_before(space: &AddressSpace, address: u64) -> Option<u64> 
     Some(address.wrapping_add_signed(i64::from(i32::from_le_bytes(offset))))
 }
 
+/// The function that returns to where the one at `start` was called: that one, or the one that it always jumps to as its last action. Only where its bytes can
+/// have no other meaning; otherwise `start`.
+pub fn function_that_returns(space: &AddressSpace, start: u64) -> u64 {
+    /// One jumps to another, that one to a third.
+    const JUMPS_MAX: usize = 4;
+    /// A longer one has a byte like a return's somewhere.
+    const BYTES_MAX: usize = 256;
+    let mut function = start;
+    for _ in 0..JUMPS_MAX {
+        let code = space.function_code(function, BYTES_MAX);
+        match code.and_then(|code| only_jump(function, &code, |address| space.is_function_start(address))) {
+            Some(next) => function = next,
+            None => break,
+        }
+    }
+    function
+}
+
+/// Where code at `start` leaves its function, if it has no return and no indirect jump, and direct jumps to the start of only one other function. It is not
+/// decoded: each byte may begin an instruction.
+fn only_jump(start: u64, code: &[u8], is_function: impl Fn(u64) -> bool) -> Option<u64> {
+    let end = start.checked_add(code.len() as u64)?;
+    let mut only = None;
+    for (at, byte) in code.iter().enumerate() {
+        let after = &code[at + 1..];
+        let near = |skipped: usize| {
+            let offset = i32::from_le_bytes(*after.get(skipped..)?.first_chunk()?);
+            Some((at + 1 + skipped + 4, i64::from(offset)))
+        };
+        let short = || Some((at + 2, i64::from(*after.first()? as i8)));
+        let jump = match (byte, after.first()) {
+            // `ret` near and far, with and without a number.
+            (0xc2 | 0xc3 | 0xca | 0xcb, _) => return None,
+            // `jmp` by a register or memory, and a far one by memory: FF /4 and /5.
+            (0xff, Some(modrm)) if modrm >> 3 & 7 == 4 || modrm >> 3 & 7 == 5 && modrm >> 6 != 3 => return None,
+            (0xe9, _) => near(0),
+            (0x0f, Some(0x80..=0x8f)) => near(1),
+            (0xeb | 0x70..=0x7f, _) => short(),
+            _ => None,
+        };
+        let Some((length, offset)) = jump else { continue };
+        let target = start.wrapping_add(length as u64).wrapping_add_signed(offset);
+        if (start..end).contains(&target) || !is_function(target) {
+            continue;
+        }
+        if only.is_some_and(|only| only != target) {
+            return None;
+        }
+        only = Some(target);
+    }
+    only
+}
+
 /// Whether an indirect call ends at `address`: `call` of a register or of a word in memory (FF /2; Intel SDM volume 2, 2.1.5).
 pub fn is_indirect_call_before(space: &AddressSpace, address: u64) -> bool {
     /// The longest without a prefix: opcode, ModRM, SIB, displacement of 4 bytes.
@@ -236,6 +289,28 @@ fn indirect_call_bytes(modrm: u8, next: Option<u8>) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_only_jump_out_of_a_function() {
+        const START: u64 = 0x1000;
+        // test $1, %sil; jne 1; jmp 0xf00; 1: call 0x2000.
+        let code: &[u8] = &[0x40, 0xf6, 0xc6, 1, 0x75, 5, 0xe9, 0xf5, 0xfe, 0xff, 0xff, 0xe8, 0xf0, 0x0f, 0, 0];
+        let jump = |code: &[u8]| only_jump(START, code, |address| matches!(address, 0xf00 | 0x1080 | 0x2000 | START));
+        assert_eq!(jump(code), Some(0xf00));
+        // The same by `jne`, and by `jmp` twice.
+        assert_eq!(jump(&[0x0f, 0x85, 0xfa, 0xfe, 0xff, 0xff]), Some(0xf00));
+        assert_eq!(jump(&[0xe9, 0xfb, 0xfe, 0xff, 0xff, 0xe9, 0xf6, 0xfe, 0xff, 0xff]), Some(0xf00));
+        assert_eq!(jump(&[0xeb, 0x7e]), Some(0x1080));
+        // A return, a byte that may be one, an indirect jump, another function, itself, no function, one that is cut off.
+        for more in [&[0xc3][..], &[0xc2, 8, 0], &[0xb8, 0xc3, 0, 0, 0], &[0xff, 0xe0], &[0xff, 0x28], &[0xeb, 0x6e]] {
+            assert_eq!(jump(&[code, more].concat()), None, "{more:x?}");
+        }
+        for other in [&[0xeb, 0xfe][..], &[0xe9, 0, 1, 0, 0], &[0xe9, 0xfb, 0xfe, 0xff], &[0xeb], &[0x0f], &[0xff], &[]]
+        {
+            assert_eq!(jump(other), None, "{other:x?}");
+        }
+        assert_eq!(only_jump(u64::MAX, code, |_| true), None);
+    }
 
     #[test]
     fn lengths_of_indirect_calls() {

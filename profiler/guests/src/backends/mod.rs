@@ -14,6 +14,7 @@ pub mod monitor;
 pub mod paced;
 pub mod process;
 pub mod remote;
+mod thread_stat;
 pub mod xen;
 
 use std::fmt;

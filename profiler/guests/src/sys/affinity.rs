@@ -39,6 +39,27 @@ impl Cpus {
         if count == 0 { self } else { Cpus(rest) }
     }
 
+    /// One of these, if it is one.
+    pub(crate) fn only(self, cpu: usize) -> Option<Cpus> {
+        if cpu >= libc::CPU_SETSIZE as usize {
+            return None;
+        }
+        // SAFETY: a set of zeros is an empty one.
+        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `cpu` lies within the sets, which was checked above; both are whole ones.
+        let has_cpu = unsafe {
+            libc::CPU_SET(cpu, &mut set);
+            libc::CPU_ISSET(cpu, &self.0)
+        };
+        has_cpu.then_some(Cpus(set))
+    }
+
+    /// Has this thread run on them only.
+    pub(crate) fn apply_to_this_thread(&self) -> io::Result<()> {
+        // SAFETY: the set is a whole one of the size that is given, and only read; 0 is this thread.
+        check(unsafe { libc::sched_setaffinity(0, size_of_val(&self.0), &self.0) }.into()).map(drop)
+    }
+
     /// Has all threads of a process run on them only.
     pub(crate) fn apply_to(&self, process: u32) -> io::Result<()> {
         for thread in fs::read_dir(format!("/proc/{process}/task"))? {
@@ -70,5 +91,20 @@ mod tests {
         assert!(Cpus::of_this_thread().unwrap() == rest);
         all.apply_to(std::process::id()).unwrap();
         assert!(Cpus::of_this_thread().unwrap() == all);
+    }
+
+    #[test]
+    fn one_thread_on_one_cpu() {
+        std::thread::spawn(|| {
+            let all = Cpus::of_this_thread().unwrap();
+            let last = (0..libc::CPU_SETSIZE as usize).rev().find(|cpu| all.only(*cpu).is_some()).unwrap();
+            let only = all.only(last).unwrap();
+            only.apply_to_this_thread().unwrap();
+            let now = Cpus::of_this_thread().unwrap();
+            assert!(now == only && now.only(last).is_some());
+            assert!((0..=libc::CPU_SETSIZE as usize).all(|cpu| cpu == last || now.only(cpu).is_none()));
+        })
+        .join()
+        .unwrap();
     }
 }

@@ -36,6 +36,11 @@ pub(crate) trait HeldCore: AddressSpace {
         true
     }
 
+    /// Where it is not exact: an instruction of the block that was executed before, if that is known.
+    fn block_before(&self) -> Option<u64> {
+        None
+    }
+
     /// Copies from a physical address; false if that is not possible.
     fn read_physical(&mut self, _address: u64, _into: &mut [u8]) -> bool {
         false
@@ -345,7 +350,8 @@ fn goroutine(
 fn skid(core: &mut impl HeldCore, registers: Registers) -> Result<Skid, GuestError> {
     let mut left = [0; 8];
     let read = core.read(registers.rsp.wrapping_sub(8), &mut left)?;
-    Ok(Skid::NextBlock { has_returned: read == left.len() && u64::from_le_bytes(left) == registers.rip })
+    let has_returned = read == left.len() && u64::from_le_bytes(left) == registers.rip;
+    Ok(Skid::NextBlock { has_returned, block: core.block_before() })
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use glass_profiler_core::arch::x86_64::paging::Translator;
 use super::client::protocol;
 use super::connection::Connection;
 use super::description;
+use super::emulated;
 use super::freeze::Freezer;
 use super::stub::Stub;
 use super::switch::{Found, Switch};
@@ -54,6 +55,8 @@ struct Held {
     memory: Result<Ram, String>,
     /// The threads of QEMU that run the vCPUs.
     vcpu_threads: Vec<u32>,
+    /// Its memory shows which block a vCPU executes.
+    shows_blocks: bool,
 }
 
 impl QemuVm {
@@ -74,14 +77,15 @@ impl QemuVm {
         let held = read(&mut stub, vcpus, memories);
         let went = stub.go();
         let frozen_ns = monotonic_ns() - start_ns;
-        let Held { threads, wanted, layout, first, memory, vcpu_threads } = held?;
+        let Held { threads, wanted, layout, first, memory, vcpu_threads, shows_blocks } = held?;
         went?;
         let is_exact = vm.accel == "kvm";
         let mut warnings = Vec::new();
         // An emulated VM is then sampled at the moment of the request, too. Under KVM QEMU needs these threads to read registers: not before.
         let freezer = match vcpu_threads.is_empty() {
             true => Err(io::Error::other("QEMU does not name them")),
-            false => Freezer::new(vm.pid, &vcpu_threads).and_then(|freezer| stub.freeze_with(vm.pid, freezer)),
+            false => Freezer::new(vm.pid, &vcpu_threads, shows_blocks && !is_exact)
+                .and_then(|freezer| stub.freeze_with(vm.pid, freezer)),
         };
         // Memory that is no file is read with the rights of a debugger.
         let memory =
@@ -117,6 +121,7 @@ impl QemuVm {
 /// Reads all that an attach needs. `memories` are those that may be the RAM.
 fn read(stub: &mut Stub, vcpus: &[u32], memories: io::Result<Vec<Ram>>) -> Result<Held, GuestError> {
     let vcpu_threads = stub.vcpu_threads()?;
+    let shows_blocks = emulated::is_shown_by(&stub.monitor("info version")?);
     let threads = stub.vcpus()?;
     let wanted = choose_vcpus(vcpus, threads.len())?;
     let layout = description::read_layout(stub)?;
@@ -128,7 +133,7 @@ fn read(stub: &mut Stub, vcpus: &[u32], memories: io::Result<Vec<Ram>>) -> Resul
         Err(reason) => Err(reason),
     };
     let first = state(stub, &threads[wanted[0]], &layout)?;
-    Ok(Held { threads, wanted, layout, first, memory, vcpu_threads })
+    Ok(Held { threads, wanted, layout, first, memory, vcpu_threads, shows_blocks })
 }
 
 /// The ways to RAM among what may be it: files, if there are any, or if no thread is known whose memory a debugger could read.

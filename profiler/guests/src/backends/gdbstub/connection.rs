@@ -3,6 +3,8 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use glass_profiler_core::arch::x86_64::Registers;
+
 use super::client::Client;
 use super::freeze::{Freezer, Frozen};
 use super::holding::{Answer, Request};
@@ -55,6 +57,11 @@ impl Connection {
             None => std::thread::sleep(Duration::from_nanos(until_ns.saturating_sub(monotonic_ns()))),
         }
         Ok(())
+    }
+
+    /// An instruction of the block that a vCPU with these registers has executed last, if QEMU has shown it.
+    pub(super) fn block_before(&mut self, registers: &Registers) -> Option<u64> {
+        self.freezer.as_mut()?.block_before(registers)
     }
 
     /// Releases the threads of the vCPUs for good.

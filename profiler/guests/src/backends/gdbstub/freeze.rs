@@ -21,6 +21,10 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
+use glass_profiler_core::arch::x86_64::Registers;
+
+use super::beside::Beside;
+use super::emulated::Emulated;
 use super::turn::{Act, Seen, Turn};
 use crate::error::GuestError;
 use crate::sys::{ChildSignals, Stop, Tracee, arch, monotonic_ns, read_process};
@@ -73,6 +77,8 @@ struct Thread {
     asked: bool,
     /// Reads its state.
     call: File,
+    /// Reads its CPU.
+    stat: File,
 }
 
 impl Thread {
@@ -80,7 +86,8 @@ impl Thread {
     fn seize(pid: u32, id: u32) -> io::Result<Thread> {
         // In a container its threads have other ids.
         let call = File::open(format!("/proc/{pid}/task/{id}/syscall"))?;
-        Ok(Thread { id, tracee: Tracee::seize(id)?, state: State::Running, asked: false, call })
+        let stat = File::open(format!("/proc/{pid}/task/{id}/stat"))?;
+        Ok(Thread { id, tracee: Tracee::seize(id)?, state: State::Running, asked: false, call, stat })
     }
 
     /// Its system call.
@@ -300,6 +307,9 @@ pub(super) struct Freezer {
     pid: u32,
     vcpus: Vec<Thread>,
     main: Thread,
+    /// What the memory of QEMU shows of each vCPU, if it does.
+    emulated: Option<Vec<Emulated>>,
+    beside: Beside,
     // The kernel resumes threads that are dropped while stopped.
     signals: ChildSignals,
     /// Samples for which the main loop did not handle the request in time.
@@ -324,10 +334,20 @@ fn attempt(thread: &mut Thread, act: impl FnOnce(&mut Thread) -> io::Result<()>)
 
 impl Freezer {
     /// Traces these threads of a process, which run its vCPUs, and its main thread.
-    pub(super) fn new(pid: u32, ids: &[u32]) -> io::Result<Freezer> {
+    /// `shows_blocks` is whether its memory shows which block a vCPU executes.
+    pub(super) fn new(pid: u32, ids: &[u32], shows_blocks: bool) -> io::Result<Freezer> {
         let signals = ChildSignals::block()?;
         let vcpus = ids.iter().map(|id| Thread::seize(pid, *id)).collect::<io::Result<_>>()?;
-        Ok(Freezer { pid, vcpus, main: Thread::seize(pid, pid)?, signals, displaced: 0 })
+        let emulated = shows_blocks.then(|| vec![Emulated::default(); ids.len()]);
+        Ok(Freezer {
+            pid,
+            vcpus,
+            main: Thread::seize(pid, pid)?,
+            emulated,
+            beside: Beside::new(),
+            signals,
+            displaced: 0,
+        })
     }
 
     fn each(&mut self, mut act: impl FnMut(&mut Thread) -> io::Result<()>) -> Result<(), GuestError> {
@@ -444,6 +464,7 @@ impl Freezer {
                 Act::ReleaseVcpus => {
                     waited_at = if let Call::Condition(word) = main { Some(word) } else { None };
                     attempt(&mut self.main, Thread::ask)?;
+                    self.note_blocks();
                     self.each(Thread::release)?;
                     busy = None;
                 }
@@ -459,9 +480,30 @@ impl Freezer {
             }
             if monotonic_ns() - start_ns > FROZEN_NS_MAX {
                 self.displaced += 1;
+                self.forget_blocks();
                 return Ok(Frozen::Late);
             }
         }
+    }
+
+    /// Each vCPU is about to continue until the end of the block that it executes.
+    fn note_blocks(&mut self) {
+        for (vcpu, emulated) in self.vcpus.iter().zip(self.emulated.iter_mut().flatten()) {
+            let state = || vcpu.tracee.registers().ok().map(|registers| arch::emulator_state(&registers));
+            match vcpu.is_held() {
+                true => emulated.stopped(self.pid, state),
+                false => emulated.forget(),
+            }
+        }
+    }
+
+    fn forget_blocks(&mut self) {
+        self.emulated.iter_mut().flatten().for_each(Emulated::forget);
+    }
+
+    /// An instruction of the block that a vCPU with these registers has executed last, if that is known. Call it in a hold.
+    pub(super) fn block_before(&mut self, registers: &Registers) -> Option<u64> {
+        self.emulated.iter_mut().flatten().find_map(|emulated| emulated.block(self.pid, registers))
     }
 
     /// `waited_at` is what the main thread waited at when it was held.
@@ -494,6 +536,7 @@ impl Freezer {
     /// Resumes them. A thread that stops once more for us would keep the main loop waiting: call [`Freezer::settle`] while
     /// waiting for it.
     pub(super) fn go(&mut self) -> Result<(), GuestError> {
+        self.forget_blocks();
         self.all(Thread::release)
     }
 
@@ -516,6 +559,7 @@ impl Freezer {
 
     /// Waits until `until_ns`, and passes signals on.
     pub(super) fn rest(&mut self, until_ns: u64) -> Result<(), GuestError> {
+        self.beside.follow(self.vcpus.iter().map(|vcpu| &vcpu.stat));
         loop {
             self.all(Thread::settle)?;
             let left_ns = until_ns.saturating_sub(monotonic_ns());

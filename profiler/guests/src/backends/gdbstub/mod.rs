@@ -12,9 +12,11 @@
 
 mod access;
 mod attach;
+mod beside;
 mod client;
 mod connection;
 mod description;
+mod emulated;
 mod freeze;
 mod holding;
 #[cfg(test)]
@@ -90,6 +92,8 @@ struct Core<'a> {
     thread: &'a str,
     is_halted: bool,
     is_exact: bool,
+    /// An instruction of the block that was executed before the one where it is.
+    block: Option<u64>,
 }
 
 impl AddressSpace for Core<'_> {
@@ -116,6 +120,10 @@ impl HeldCore for Core<'_> {
 
     fn is_exact(&self) -> bool {
         self.is_exact
+    }
+
+    fn block_before(&self) -> Option<u64> {
+        self.block
     }
 
     fn read_physical(&mut self, address: u64, into: &mut [u8]) -> bool {
@@ -153,7 +161,8 @@ impl QemuVm {
     fn core(&mut self, index: usize, state: &CoreState, is_halted: bool) -> (Core<'_>, &CopyPlan) {
         let (translator, thread) = (Translator::new(state.paging), self.threads[index].as_str());
         let (memory, is_exact) = (self.memory.as_ref(), self.is_exact);
-        (Core { stub: &mut self.stub, memory, translator, thread, is_halted, is_exact }, &self.plan)
+        let block = if is_exact { None } else { self.stub.line().block_before(&state.registers) };
+        (Core { stub: &mut self.stub, memory, translator, thread, is_halted, is_exact, block }, &self.plan)
     }
 
     /// One sample of each wanted core, and how the VM was.

@@ -283,7 +283,12 @@ impl<L: Line> Stub<L> {
 
     /// The threads of QEMU that run the vCPUs, each once; none if QEMU does not list them. Call it in the hold of the connection.
     pub(super) fn vcpu_threads(&mut self) -> Result<Vec<u32>, GuestError> {
-        let words: String = b"info cpus".iter().map(|byte| format!("{byte:02x}")).collect();
+        self.monitor("info cpus").map(|text| parse_vcpus(&text))
+    }
+
+    /// What QEMU's monitor prints for a command; nothing if the stub has no monitor. Call it in the hold of the connection.
+    pub(super) fn monitor(&mut self, command: &str) -> Result<String, GuestError> {
+        let words: String = command.bytes().map(|byte| format!("{byte:02x}")).collect();
         // The output comes in parts, then the answer.
         let parts = self.ask(&[format!("qRcmd,{words}")])?;
         let text: Vec<u8> = parts
@@ -292,7 +297,7 @@ impl<L: Line> Stub<L> {
             .filter_map(|part| part.strip_prefix(b"O"))
             .flat_map(bytes_of)
             .collect();
-        Ok(parse_vcpus(&String::from_utf8_lossy(&text)))
+        Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
     /// QEMU's names of the vCPUs. Call it in the hold of the connection, where no request is repeated: QEMU sends a name at a time.

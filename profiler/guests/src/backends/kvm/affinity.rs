@@ -4,15 +4,13 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::os::unix::process::parent_id;
 
+use crate::backends::thread_stat::ThreadStat;
 use crate::sys::Cpus;
 
 /// Rests between two checks of the vCPUs' CPUs: they change rarely, and a check takes some 10 us.
 const EVERY: u32 = 16;
-/// The number of the word after the thread's name in `/proc/PID/task/TID/stat` that is its CPU (proc(5)).
-const PROCESSOR_WORD: usize = 36;
 
 /// The CPUs that we were allowed, and those that we use.
 pub(super) struct Affinity {
@@ -47,7 +45,7 @@ impl Affinity {
         self.rests += 1;
         let Some(allowed) = self.allowed.filter(|_| self.rests % EVERY == 1) else { return };
         // With a vCPU on every CPU no CPU is better.
-        let wanted = vcpus.filter_map(cpu).fold(allowed, Cpus::without);
+        let wanted = vcpus.filter_map(ThreadStat::read).map(|stat| stat.cpu).fold(allowed, Cpus::without);
         if self.now != Some(wanted) && self.apply(&wanted).is_ok() {
             self.now = Some(wanted);
         }
@@ -60,30 +58,5 @@ impl Drop for Affinity {
             // Refused only if those CPUs are gone, and then the kernel has chosen others.
             let _ = self.apply(&allowed);
         }
-    }
-}
-
-/// The CPU on which a thread runs, or ran last.
-fn cpu(stat: &File) -> Option<usize> {
-    let mut bytes = [0; 1024];
-    let count = stat.read_at(&mut bytes, 0).ok()?;
-    parse(&String::from_utf8_lossy(&bytes[..count]))
-}
-
-fn parse(stat: &str) -> Option<usize> {
-    // The name in brackets may contain any characters.
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(PROCESSOR_WORD)?.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_cpu_in_a_line_of_proc() {
-        let words: Vec<String> = (3..=52).map(|word| word.to_string()).collect();
-        assert_eq!(parse(&format!("7 (a ) b) {}", words.join(" "))), Some(39));
-        assert_eq!(parse("7 (a) S 1"), None);
-        assert!(cpu(&File::open("/proc/thread-self/stat").unwrap()).is_some());
     }
 }

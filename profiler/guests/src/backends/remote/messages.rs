@@ -102,7 +102,6 @@ fn number_of<T: PartialEq>(all: &[T], value: &T) -> u8 {
 
 const WIDTHS: [Width; 3] = [Width::Bits16, Width::Bits32, Width::Bits64];
 const MODES: [Mode; 4] = [Mode::User, Mode::Kernel, Mode::Hypervisor, Mode::Firmware];
-const SKIDS: [Skid; 3] = [Skid::None, Skid::NextBlock { has_returned: false }, Skid::NextBlock { has_returned: true }];
 
 fn read_one<T: Copy>(reader: &mut Reader, all: &[T]) -> Option<T> {
     all.get(usize::from(reader.byte()?)).copied()
@@ -216,7 +215,7 @@ pub(super) fn event_bytes(event: &Event) -> Option<Vec<u8>> {
         Event::Sample(sample) => {
             let writer = Writer::of_kind(12).word(sample.time_ns).number(sample.track).word(sample.frozen_ns);
             let writer = writer.perhaps(sample.thread.map(|thread| u64::from(thread.0)));
-            let writer = writer.byte(sample.state.number() as u8).byte(number_of(&SKIDS, &sample.skid));
+            let writer = write_skid(writer.byte(sample.state.number() as u8), sample.skid);
             let writer = writer.list(&sample.segments, write_segment).flag(sample.task.is_some());
             match &sample.task {
                 Some(task) => writer.word(task.address).bytes(&task.bytes),
@@ -228,10 +227,24 @@ pub(super) fn event_bytes(event: &Event) -> Option<Vec<u8>> {
     Some(writer.0)
 }
 
+fn write_skid(writer: Writer, skid: Skid) -> Writer {
+    match skid {
+        Skid::None => writer.flag(false),
+        Skid::NextBlock { has_returned, block } => writer.flag(true).flag(has_returned).perhaps(block),
+    }
+}
+
+fn read_skid(reader: &mut Reader) -> Option<Skid> {
+    Some(match reader.flag()? {
+        false => Skid::None,
+        true => Skid::NextBlock { has_returned: reader.flag()?, block: reader.perhaps()? },
+    })
+}
+
 fn read_sample(reader: &mut Reader) -> Option<RawSample> {
     let (time_ns, track, frozen_ns) = (reader.word()?, reader.number()?, reader.word()?);
     let thread = reader.perhaps()?.map(u32::try_from).transpose().ok()?.map(ThreadId);
-    let (state, skid) = (read_one(reader, &State::ALL)?, read_one(reader, &SKIDS)?);
+    let (state, skid) = (read_one(reader, &State::ALL)?, read_skid(reader)?);
     let segments = reader.list(read_segment)?;
     let task = match reader.flag()? {
         true => Some(RawTask { address: reader.word()?, bytes: reader.bytes()?.to_vec() }),
@@ -357,7 +370,7 @@ mod tests {
             frozen_ns: 3,
             state: State::Unknown,
             thread: Some(ThreadId(u32::MAX)),
-            skid: SKIDS[2],
+            skid: Skid::NextBlock { has_returned: true, block: Some(u64::MAX) },
             segments: vec![segment; 2],
             task: Some(RawTask { address: 7, bytes: vec![1; 9] }),
         };

@@ -30,6 +30,11 @@ pub(crate) fn for_unwinding(_registers: &ThreadRegisters) -> Option<glass_profil
     None
 }
 
+/// Where QEMU has the state of the vCPU whose translated code the thread executes (`TCG_AREG0` of tcg/aarch64/tcg-target.h).
+pub(crate) fn emulator_state(registers: &ThreadRegisters) -> u64 {
+    registers.regs[19]
+}
+
 /// The stack pointer.
 pub(crate) fn sp(registers: &ThreadRegisters) -> u64 {
     registers.sp

@@ -32,6 +32,11 @@ pub(crate) fn for_unwinding(registers: &ThreadRegisters) -> Option<glass_profile
     Some(glass_profiler_core::arch::x86_64::Registers::of_all(it.rip, general).into())
 }
 
+/// Where QEMU has the state of the vCPU whose translated code the thread executes (`TCG_AREG0` of tcg/i386/tcg-target.h).
+pub(crate) fn emulator_state(registers: &ThreadRegisters) -> u64 {
+    registers.r14
+}
+
 /// The stack pointer.
 pub(crate) fn sp(registers: &ThreadRegisters) -> u64 {
     registers.rsp
