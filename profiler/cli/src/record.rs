@@ -16,7 +16,7 @@ use glass_profiler_guests::systems::glasshouse::{self, Live};
 use glass_profiler_session::{Session, Sources, Tracing, Wish};
 
 use crate::arguments::parse_duration;
-use crate::console::say;
+use crate::console::{exit_code, say};
 use crate::holder;
 use crate::jail;
 use crate::open;
@@ -187,7 +187,7 @@ fn record(
     Ok(match target.source.exit_status().filter(|status| !status.success()) {
         Some(status) => {
             say!("glass: {} has ended with {status}", target.origin.guest);
-            open::code_of(status)
+            ExitCode::from(exit_code(status))
         }
         None => ExitCode::SUCCESS,
     })
