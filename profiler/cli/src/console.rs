@@ -123,7 +123,7 @@ mod tests {
     fn lines_are_broken_between_words() {
         assert_eq!(wrap("one two  three", 7), ["one two", "three"]);
         assert_eq!(wrap("a verylongword b", 5), ["a", "verylongword", "b"]);
-        assert_eq!(wrap("名前 名前", 8), ["名前", "名前"]);
+        assert_eq!(wrap("名前 名前 a", 9), ["名前 名前", "a"]);
         assert_eq!(wrap("", 5), [""]);
     }
 

@@ -279,7 +279,7 @@ fn post_mortem(arguments: &Args, file: &Path, mut output: Output) -> Result<()> 
     let counts = LiveCounts { read, clock_error_ns: Some(u64::MAX), ..LiveCounts::default() };
     summary(arguments, &written, outcome.status.elapsed, Some(&counts));
     if read.events == 0 {
-        say!("glass: the guest had written no events: none were on");
+        say!("glass: the service had written no events: none were on");
     }
     Ok(outcome.result()?)
 }

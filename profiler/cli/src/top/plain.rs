@@ -172,7 +172,7 @@ fn head(picture: &Picture, origin: &Origin) -> Vec<String> {
 pub(super) fn pause(picture: &Picture) -> String {
     let pause = &picture.progress.pause;
     if pause.count == 0 {
-        return "guest not stopped".to_owned();
+        return "nothing stopped for samples".to_owned();
     }
     let share = share_of_the_guests_time(picture) * 100.0;
     format!("pause {} (p99 {}), {share:.1} % of its time", duration(pause.median_ns), duration(pause.p99_ns))

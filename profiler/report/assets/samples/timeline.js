@@ -176,7 +176,7 @@ export class Timeline {
       const { label, tracks } = this.shown[row];
       const chosen = tracks.every((track) => this.chosen?.has(track));
       const shares = sums[row].states.map((count, index) => `${STATES[index]} ${formatPercent(count, sums[row].all)}`);
-      const states = shares.filter((_, index) => index < RARE_FROM || sums[row].states[index] > 0).join(", ");
+      const states = shares.filter((_, index) => this.common.includes(index) || sums[row].states[index] > 0).join(", ");
       button.setAttribute("aria-pressed", String(chosen));
       button.setAttribute("aria-label", `${label}: ${formatSamples(sums[row].all)}, ${states}. Count only ${this.noun(this.shown[row])}.`);
       button.classList.toggle("left-out", !this.isCounted({ tracks }));

@@ -120,7 +120,7 @@ fn head_lines(app: &App, theme: &Theme, width: u16) -> Vec<Line<'static>> {
         Span::styled(format!("{} lost", count(picture.lost)), lost_style),
     ];
     if !picture.has_answered {
-        second.push(Span::styled(", not switched on yet: the guest sleeps", theme.quiet()));
+        second.push(Span::styled(", not switched on yet: the service sleeps", theme.quiet()));
     }
     if picture.left_out > 0 {
         second.push(Span::styled(format!(", {} of more tasks", count(picture.left_out)), lost_style));
@@ -244,7 +244,7 @@ const KEYS: [(&str, &str); 12] = [
     ("/", "show only tasks with a text in their name or wait"),
     ("p r", "pause the display; forget longest polls and ended tasks"),
     ("Esc", "one step back: filter, selection, then quit"),
-    ("q Ctrl-C", "quit; the guest continues to run"),
+    ("q Ctrl-C", "quit; the service continues to run"),
 ];
 
 /// The table as text, for pipes and for the normal screen at the end.
