@@ -37,7 +37,7 @@ use progress::Progress;
 pub struct Args {
     #[command(flatten)]
     target: TargetArgs,
-    /// Stop after this time, in seconds or with a unit (500ms, 2m); without it, at Ctrl-C or when the guest ends. The command itself is not stopped.
+    /// Stop after this time, in seconds or with a unit (500ms, 2m); without it, at Ctrl-C or when the VM or process ends. The command itself is not stopped.
     #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
     /// Also trace these groups of events of a Glasshouse service, into the same recording: see `glass trace`.

@@ -60,7 +60,7 @@ pub struct Args {
     /// Also sample call stacks: the earlier name of `glass record --trace --rate HZ`.
     #[arg(long, value_name = "HZ", hide = true, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     sample: Option<u32>,
-    /// Stop after this time, in seconds or with a unit (500ms, 2m); without it, at Ctrl-C or when the guest ends.
+    /// Stop after this time, in seconds or with a unit (500ms, 2m); without it, at Ctrl-C or when the VM or process ends.
     #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
     /// Output file for the recording.
