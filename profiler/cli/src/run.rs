@@ -8,6 +8,7 @@ mod helpers;
 mod options;
 mod own;
 mod qemu;
+mod qemu_options;
 mod ranks;
 mod ranks_trace;
 mod restart;
@@ -115,7 +116,7 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..))]
     disk_timeout: u32,
     #[command(flatten)]
-    qemu: qemu::options::QemuOptions,
+    qemu: qemu_options::QemuOptions,
     #[command(flatten)]
     ranks: ranks::Options,
     /// Write the configuration of a domain of Xen to NAME.cfg, print the commands of `xl` for it, and run nothing.

@@ -1,6 +1,6 @@
 //! What the options of `glass run` say: sizes, ports, networks, addresses; and whether the host has what they want.
 
-use super::qemu::options::{Accel, Machine};
+use super::qemu_options::{Accel, Machine};
 use super::{Args, DISK_TIMEOUT_DEFAULT, MEMORY_DEFAULT, share};
 use crate::build::Platform;
 use anyhow::{Result as Checked, bail};

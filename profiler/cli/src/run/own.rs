@@ -1,7 +1,7 @@
 //! Our own VMM in place of QEMU: for which VMs, and the command that starts it.
 
 use super::options::{Network, Vmm, tcp_ports};
-use super::qemu::options::{Bus, Machine};
+use super::qemu_options::{Bus, Machine};
 use super::{Args, qemu};
 use anyhow::{Context, Result, bail};
 use glass_devices::UserNetwork;

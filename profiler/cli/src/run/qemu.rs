@@ -1,12 +1,10 @@
 //! The QEMU that runs a service: machine, bus, devices and the command line of the image.
 
-pub(super) mod options;
-
 use super::escape::escape;
 use super::options::{Network, tcp_ports};
+use super::qemu_options::{Accel, Bus, Machine};
 use super::{Args, DISK_TIMEOUT_DEFAULT, LOG_DEFAULT, devices, disk, firmware, share, stopped, vsock};
 use anyhow::{Result, bail};
-use options::{Accel, Bus, Machine};
 use std::fs::OpenOptions;
 use std::net::IpAddr;
 use std::path::Path;

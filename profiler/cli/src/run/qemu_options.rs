@@ -4,28 +4,28 @@
 /// Options for QEMU.
 #[derive(clap::Args)]
 #[command(next_help_heading = "QEMU")]
-pub(in crate::run) struct QemuOptions {
+pub(super) struct QemuOptions {
     /// How QEMU runs guest code; `auto` takes KVM where /dev/kvm can be opened.
     #[arg(long, value_enum, default_value_t = Accel::Auto)]
-    pub(in crate::run) accel: Accel,
+    pub(super) accel: Accel,
     /// Which of QEMU's machines: `microvm`, which starts faster, or `q35`, a PC.
     #[arg(long, value_enum, default_value_t = Machine::Microvm)]
-    pub(in crate::run) machine: Machine,
+    pub(super) machine: Machine,
     /// Bus of the devices of QEMU's VM [default: pci]; `mmio` (microvm only) boots some milliseconds faster and has lower throughput. Our own VMM
     /// has `mmio`.
     #[arg(long, value_enum)]
-    pub(in crate::run) bus: Option<Bus>,
+    pub(super) bus: Option<Bus>,
     /// Boot by QEMU's firmware; without this option microvm boots by the image's, which takes less time.
     #[arg(long)]
-    pub(in crate::run) qemu_firmware: bool,
+    pub(super) qemu_firmware: bool,
     /// Print QEMU's command line and do not run it.
     #[arg(long)]
-    pub(in crate::run) print_command: bool,
+    pub(super) print_command: bool,
 }
 
 /// How guest code runs.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(in crate::run) enum Accel {
+pub(super) enum Accel {
     Auto,
     Kvm,
     Tcg,
@@ -33,14 +33,14 @@ pub(in crate::run) enum Accel {
 
 /// Which of QEMU's machines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(in crate::run) enum Machine {
+pub(super) enum Machine {
     Microvm,
     Q35,
 }
 
 /// Where the VM's devices are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(in crate::run) enum Bus {
+pub(super) enum Bus {
     Mmio,
     Pci,
 }
