@@ -40,7 +40,7 @@ pub(super) fn table(picture: &Picture, origin: &Origin, rows_max: usize, columns
 
 fn functions(picture: &Picture, rows_max: usize, columns: Option<u16>) -> Vec<String> {
     let rows = &picture.view.functions[..rows_max.min(picture.view.functions.len())];
-    let longest = |text: &dyn Fn(&Row) -> String, title: &str| width_of(rows.iter().map(|row| text(row)), title);
+    let longest = |text: &dyn Fn(&Row) -> String, title: &str| width_of(rows.iter().map(text), title);
     let mut name = longest(&|row| row.function.name.clone(), "function").max("function".len());
     let mut image = longest(&|row| row.function.image.clone(), "image");
     let mut line = longest(&|row| place(&row.place), "hottest line");
@@ -92,9 +92,8 @@ fn subjects(picture: &Picture, by: By, rows_max: usize) -> Vec<String> {
         By::Thread => row.process.clone(),
         _ => row.number.map_or(String::new(), |_| count(row.threads as u64)),
     };
-    let longest = |text: &dyn Fn(&SubjectRow) -> String, title: &str| {
-        width_of(rows.iter().map(|row| text(row)), title).min(NAME_MAX)
-    };
+    let longest =
+        |text: &dyn Fn(&SubjectRow) -> String, title: &str| width_of(rows.iter().map(text), title).min(NAME_MAX);
     let title = if by == By::Thread { "process" } else { "threads" };
     let (name, last) = (longest(&|row| row.name.clone(), what).max(what.len()), longest(&second, title));
     let number_in = |number: &str| match rows.iter().all(|row| row.number.is_none()) {
