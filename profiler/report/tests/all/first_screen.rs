@@ -97,6 +97,8 @@ fn a_narrow_screen_has_the_graph_and_every_control() {
         }
         let name = &profile.origin.guest;
         assert_eq!(browser.eval("document.documentElement.scrollWidth <= 390"), json!(true), "{name}");
+        // It is drawn anew in the frame after the page has its size.
+        browser.wait_for("document.querySelector('#graph canvas').getBoundingClientRect().width <= 390");
         let [left, top, width, _] = browser.place("#graph canvas");
         assert_eq!(browser.eval("window.scrollY"), json!(0), "{name}");
         assert!(left >= 0.0 && left + width <= 390.0 && width > 340.0 && top < 760.0, "{name}: {left} {top} {width}");
