@@ -2,11 +2,14 @@
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::termios::tcgetwinsize;
+use unicode_width::UnicodeWidthStr as _;
 
 /// Writes a line to standard error. If that is closed, the line is lost.
 macro_rules! say {
@@ -34,6 +37,12 @@ pub(crate) fn printed(result: io::Result<()>) -> Result<()> {
     }
 }
 
+/// How a process ended as a shell has it in `$?`: its exit code, or 128 and the number of the signal that ended it.
+pub(crate) fn exit_code(status: ExitStatus) -> u8 {
+    let code = status.code().or(status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}
+
 /// Whether a live screen can be drawn.
 pub(crate) fn has_screen() -> bool {
     let is_dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
@@ -49,6 +58,22 @@ pub(crate) fn columns() -> u16 {
 /// Columns of the terminal that text for standard output has to fit, if it goes to one.
 pub(crate) fn output_columns() -> Option<u16> {
     io::stdout().is_terminal().then(columns)
+}
+
+/// The text in lines of at most `columns_max` columns, broken between words. A word that is longer than a line stays whole.
+pub(crate) fn wrap(text: &str, columns_max: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if line.width() + 1 + word.width() <= columns_max => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
 }
 
 /// A status line on a terminal.
@@ -93,6 +118,14 @@ impl Drop for Busy {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_are_broken_between_words() {
+        assert_eq!(wrap("one two  three", 7), ["one two", "three"]);
+        assert_eq!(wrap("a verylongword b", 5), ["a", "verylongword", "b"]);
+        assert_eq!(wrap("名前 名前 a", 9), ["名前 名前", "a"]);
+        assert_eq!(wrap("", 5), [""]);
+    }
 
     #[test]
     fn only_a_closed_pipe_is_no_error() {

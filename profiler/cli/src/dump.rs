@@ -37,7 +37,7 @@ pub struct Args {
     /// VM, by its name (of `glass run`, libvirt, or QEMU's -name).
     #[arg(long)]
     name: Option<String>,
-    /// Let the VM run meanwhile: vCPUs stop one by one for their registers and stacks only, and what else changes may be torn.
+    /// Let the VM run meanwhile: vCPUs stop one by one for their registers and stacks only, and other memory that changes may be torn.
     #[arg(long)]
     live: bool,
     /// How to stop the VM.

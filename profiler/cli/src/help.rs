@@ -2,6 +2,8 @@
 
 use clap::Command;
 
+use crate::console;
+
 /// The groups, with their commands in the order in which one needs them.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Profile a VM or a process that runs", &["ps", "top", "record", "stacks", "trace", "tail", "dump"]),
@@ -39,16 +41,11 @@ fn commands(command: &Command) -> String {
             let about = command.find_subcommand(name).and_then(Command::get_about).map(ToString::to_string);
             // clap adds this one when it parses.
             let about = about.unwrap_or_else(|| "Prints the help of a command".to_owned());
-            let mut line = format!("  {name:<width$} ");
-            for word in about.split_whitespace() {
-                if line.chars().count() + 1 + word.chars().count() > WIDTH {
-                    out.push_str(&format!("{line}\n"));
-                    line = " ".repeat(width + 3);
-                }
-                line.push(' ');
-                line.push_str(word);
+            let mut label = *name;
+            for line in console::wrap(&about, WIDTH - width - 4) {
+                out.push_str(&format!("  {label:<width$}  {line}\n"));
+                label = "";
             }
-            out.push_str(&format!("{line}\n"));
         }
         out.push('\n');
     }
@@ -72,6 +69,19 @@ mod tests {
             let found = command.find_subcommand(name).unwrap_or_else(|| panic!("there is no command {name}"));
             assert!(!found.is_hide_set(), "{name}");
         }
+    }
+
+    #[test]
+    fn the_options_of_run_for_qemu_have_a_heading_of_their_own() {
+        let mut command = crate::Arguments::command();
+        // Of every command, that no two options or groups have one name.
+        command.clone().debug_assert();
+        let help = command.find_subcommand_mut("run").expect("it is there").render_help().to_string();
+        let (_, qemu) = help.split_once("\nQEMU:\n").expect("it has the heading");
+        let qemu = qemu.split_once("\n\n").map_or(qemu, |(qemu, _)| qemu);
+        let options: Vec<&str> =
+            qemu.lines().filter_map(|line| line.trim().strip_prefix("--")?.split(' ').next()).collect();
+        assert_eq!(options, ["accel", "machine", "bus", "qemu-firmware", "print-command"]);
     }
 
     #[test]

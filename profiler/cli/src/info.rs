@@ -141,7 +141,7 @@ fn in_words(profile: &Profile) -> Vec<String> {
     let tracks = profile.tracks.iter().filter(|track| !hosts.has(track.guest)).count().max(1) as u64;
     let stood = share(cost.pause.sum_ns, profile.origin.duration_ns.saturating_mul(tracks));
     let mut said = vec![match cost.pause.count {
-        0 => "The guest was never stopped: sampling only used the profiler's CPU time.".to_owned(),
+        0 => "Nothing was stopped for samples: sampling only used the profiler's CPU time.".to_owned(),
         _ => format!(
             "Each sample paused the guest for {} (median), in total {stood:.2} % of the time{}.",
             duration(cost.pause.median_ns),

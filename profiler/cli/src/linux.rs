@@ -27,7 +27,7 @@ pub struct LinuxArgs {
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// Linux guest in a memory dump (`glass dump`, QEMU `dump-guest-memory`, `virsh dump --memory-only`).
-    #[arg(long, value_name = "FILE", visible_alias = "dump")]
+    #[arg(long, value_name = "FILE", alias = "dump")]
     pub post_mortem: Option<PathBuf>,
 }
 

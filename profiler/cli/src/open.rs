@@ -1,9 +1,8 @@
 //! `--open`: a page in the user's browser, and a recording that becomes one.
 
 use std::ffi::OsString;
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::console::say;
+use crate::console::{exit_code, say};
 
 /// The option.
 pub(crate) const OPTION: &str = "--open";
@@ -63,13 +62,7 @@ pub(crate) fn run_without_option() -> Result<Option<ExitCode>> {
         }
         std::thread::sleep(PERIOD);
     };
-    Ok(if status.success() { None } else { Some(code_of(status)) })
-}
-
-/// The exit code of a process as a shell has it.
-pub(crate) fn code_of(status: ExitStatus) -> ExitCode {
-    let code = status.code().or(status.signal().map(|signal| 128 + signal)).and_then(|code| u8::try_from(code).ok());
-    code.map_or(ExitCode::FAILURE, ExitCode::from)
+    Ok(if status.success() { None } else { Some(ExitCode::from(exit_code(status))) })
 }
 
 /// The arguments without the option. What follows `--` is of the command that is sampled.

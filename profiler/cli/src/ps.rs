@@ -5,7 +5,6 @@ mod tasks;
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -14,6 +13,7 @@ use glass_profiler_guests::backends::Backend;
 use glass_profiler_guests::backends::choose::{self, BackendChoice, Plan};
 use glass_profiler_guests::find::registry::{Links, Share, Vsock};
 use glass_profiler_guests::find::{self, Vm};
+use glass_profiler_guests::proc;
 use serde_json::json;
 
 use crate::console;
@@ -85,11 +85,10 @@ fn row(vm: Vm, version: Option<String>) -> Row {
     }
 }
 
-/// The user of a process, if we are another one and not root.
+/// The user of a process that we may not read: another one's, and we are not root.
 fn foreign_owner(pid: u32) -> Option<String> {
-    let own = rustix::process::geteuid().as_raw();
-    let owner = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
-    (own != 0 && owner != own).then(|| if owner == 0 { "root".to_owned() } else { format!("user {owner}") })
+    let owner = proc::owner(pid).filter(|owner| !proc::is_us(*owner))?;
+    (!proc::is_us(0)).then(|| if owner == 0 { "root".to_owned() } else { format!("user {owner}") })
 }
 
 /// What joins a VM with its host, a sentence each.
@@ -180,25 +179,12 @@ fn fit(text: &str, width: usize) -> String {
     text.chars().take(width - 1).chain(['…']).collect()
 }
 
-/// Breaks a sentence into lines, each indented. A word that is longer than a line stays whole.
-fn wrap(text: &str, out: &mut String) {
-    let mut used = 0;
-    for word in text.split_whitespace() {
-        let length = word.chars().count();
-        if used == 0 || used + 1 + length > WIDTH {
-            if used > 0 {
-                out.push('\n');
-            }
-            out.push_str(&" ".repeat(REMARK_INDENT));
-            used = REMARK_INDENT;
-        } else {
-            out.push(' ');
-            used += 1;
-        }
-        out.push_str(word);
-        used += length;
+/// Writes a sentence in lines, each indented.
+fn write_indented(text: &str, out: &mut String) {
+    for line in console::wrap(text, WIDTH - REMARK_INDENT) {
+        // Writing to a string does not fail.
+        let _ = writeln!(out, "{:REMARK_INDENT$}{line}", "");
     }
-    out.push('\n');
 }
 
 fn table(rows: &[Row], hidden: usize) -> String {
@@ -229,8 +215,7 @@ fn table(rows: &[Row], hidden: usize) -> String {
         line(TITLES, &mut out);
         for (row, cells) in rows.iter().zip(&cells) {
             line(std::array::from_fn(|column| cells[column].as_str()), &mut out);
-            sentences(&row.links).iter().for_each(|sentence| wrap(sentence, &mut out));
-            row.remarks.iter().for_each(|remark| wrap(remark, &mut out));
+            sentences(&row.links).iter().chain(&row.remarks).for_each(|sentence| write_indented(sentence, &mut out));
         }
     }
     if hidden > 0 {

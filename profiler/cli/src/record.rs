@@ -16,7 +16,7 @@ use glass_profiler_guests::systems::glasshouse::{self, Live};
 use glass_profiler_session::{Session, Sources, Tracing, Wish};
 
 use crate::arguments::parse_duration;
-use crate::console::say;
+use crate::console::{exit_code, say};
 use crate::holder;
 use crate::jail;
 use crate::open;
@@ -37,7 +37,7 @@ use progress::Progress;
 pub struct Args {
     #[command(flatten)]
     target: TargetArgs,
-    /// Stop after this time, in seconds or with a unit (500ms, 2m); without it, at Ctrl-C or when the guest ends. The command itself is not stopped.
+    /// Stop after this time, in seconds or with a unit (500ms, 2m); without it, at Ctrl-C or when the VM or process ends. The command itself is not stopped.
     #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
     /// Also trace these groups of events of a Glasshouse service, into the same recording: see `glass trace`.
@@ -187,7 +187,7 @@ fn record(
     Ok(match target.source.exit_status().filter(|status| !status.success()) {
         Some(status) => {
             say!("glass: {} has ended with {status}", target.origin.guest);
-            open::code_of(status)
+            ExitCode::from(exit_code(status))
         }
         None => ExitCode::SUCCESS,
     })

@@ -152,53 +152,68 @@ pub fn run(arguments: Args) -> Result<()> {
         let name = view.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned());
         bail!("--view {name} is a text: give --text, too");
     }
-    let (_, mut recording) = files::open(&arguments.file)?;
-    arguments.only.apply(&arguments.file, &mut recording)?;
-    let output = arguments.output.display();
-    let busy = Busy::with(&if arguments.text { "making a text".to_owned() } else { format!("making {output}") });
-    let profile = &recording.profile;
-    let trace = (!recording.trace.is_empty()).then(|| trace::build(&recording.trace));
-    if arguments.text {
-        let text = text(&arguments, profile, trace.as_ref())?;
-        drop(busy);
-        // The text of samples contains the warnings of the recording.
-        if view(&arguments).is_some() || !shows_samples(profile, trace.as_ref()) {
-            files::warn(&arguments.file, &recording);
+    if !arguments.text {
+        files::ensure_other(&arguments.file, &arguments.output, "recording")?;
+    }
+    let recording = read(&arguments.file, Some(&arguments.only))?;
+    if !arguments.text {
+        write_page(&recording, side(&arguments), &arguments.output)?;
+        if arguments.open {
+            open::show(&arguments.output);
         }
-        return console::print(&text);
+        return Ok(());
     }
-    files::ensure_other(&arguments.file, &arguments.output, "recording")?;
-    write_page(&recording, trace.as_ref(), side(&arguments), &arguments.output)?;
-    drop(busy);
-    if arguments.open {
-        open::show(&arguments.output);
+    let (trace, profile) = (recording.trace.as_ref(), &recording.of.profile);
+    let text = text(&arguments, profile, trace)?;
+    // The text of samples contains the warnings of the recording.
+    if view(&arguments).is_some() || !shows_samples(profile, trace) {
+        files::warn(&arguments.file, &recording.of);
     }
-    Ok(())
+    console::print(&text)
 }
 
 /// Makes the page of a recording beside it, and opens it.
 pub(crate) fn open(file: &Path) -> Result<()> {
-    let (_, recording) = files::open(file)?;
-    let trace = (!recording.trace.is_empty()).then(|| trace::build(&recording.trace));
     let page = open::page_of(file);
-    write_page(&recording, trace.as_ref(), SamplesView::default(), &page)?;
+    write_page(&read(file, None)?, SamplesView::default(), &page)?;
     open::show(&page);
     Ok(())
 }
 
-fn write_page(recording: &Recording, trace: Option<&Trace>, side: SamplesView, output: &Path) -> Result<()> {
+/// A recording, and the trace that its events make.
+struct Read {
+    of: Recording,
+    trace: Option<Trace>,
+}
+
+/// Reads a recording, without the samples that `only` leaves out.
+fn read(file: &Path, only: Option<&OnlyArgs>) -> Result<Read> {
+    let (_, mut of) = files::open(file)?;
+    if let Some(only) = only {
+        only.apply(file, &mut of)?;
+    }
+    let _busy = Busy::with("reading events");
+    let trace = (!of.trace.is_empty()).then(|| trace::build(&of.trace));
+    Ok(Read { of, trace })
+}
+
+fn write_page(Read { of: recording, trace }: &Read, side: SamplesView, output: &Path) -> Result<()> {
+    let busy = Busy::with(&format!("making {}", output.display()));
     let profile = &recording.profile;
     let page = match trace {
         Some(trace) => glass_profiler_report::trace_html_in(profile, trace, side),
         None => glass_profiler_report::html_in(profile, side),
     };
     files::write(output, |file| file.write_all(page.as_bytes()))?;
-    let events = trace.map_or(String::new(), |trace| format!(" and {} events", trace.event_count));
+    drop(busy);
+    let events = trace.as_ref().map_or(String::new(), |trace| format!(" and {} events", trace.event_count));
     let samples = match profile.samples.len() {
         1 => "1 sample".to_owned(),
         samples => format!("{samples} samples"),
     };
-    say!("glass: {samples}{events}{} in {}", files::warnings(recording), output.display());
+    let warnings = files::warnings(recording);
+    let where_they_are = if warnings.is_empty() { "" } else { ", which lists them below its title" };
+    say!("glass: {samples}{events}{warnings} in {}{where_they_are}", output.display());
     Ok(())
 }
 

@@ -8,6 +8,7 @@ mod helpers;
 mod options;
 mod own;
 mod qemu;
+mod qemu_options;
 mod ranks;
 mod ranks_trace;
 mod restart;
@@ -21,15 +22,13 @@ mod vsock;
 mod xen;
 
 use crate::build::{Packages, Platform};
-use crate::console::say;
+use crate::console::{exit_code, say};
 use crate::trace::groups::{Groups, parse_groups};
 use anyhow::{Context, Result, bail};
 use glass_profiler_core::elf;
 use glass_profiler_guests::files::HostFile;
 use glass_profiler_guests::find::registry;
-use options::{
-    Accel, Bus, Machine, Network, Port, Vmm, parse_ip, parse_ip6, parse_memory, parse_network, parse_port, parse_size,
-};
+use options::{Network, Port, Vmm, parse_ip, parse_ip6, parse_memory, parse_network, parse_port, parse_size};
 use restart::Delays;
 use rustix::process::Signal;
 use signals::Signals;
@@ -86,9 +85,6 @@ pub struct Args {
     /// With --trace: output file for the recording.
     #[arg(short, long, value_name = "FILE", default_value = "glass.pftrace")]
     output: PathBuf,
-    /// Print QEMU's command line and do not run it.
-    #[arg(long)]
-    print_command: bool,
     /// Network of the VM: `user` (connections of the host, by passt for our own VMM and by QEMU itself otherwise; needs no privileges), `none`, or
     /// `tap=NAME` of an existing TAP device.
     #[arg(long, help_heading = "Network", default_value = "user", value_parser = parse_network)]
@@ -112,19 +108,6 @@ pub struct Args {
     /// but QEMU for the user network.
     #[arg(long, help_heading = "Virtual machine", value_enum, default_value_t = Vmm::Auto)]
     vmm: Vmm,
-    /// How QEMU runs guest code; `auto` takes KVM where /dev/kvm can be opened.
-    #[arg(long, help_heading = "Virtual machine", value_enum, default_value_t = Accel::Auto)]
-    accel: Accel,
-    /// Which of QEMU's machines: `microvm`, which starts faster, or `q35`, a PC.
-    #[arg(long, help_heading = "Virtual machine", value_enum, default_value_t = Machine::Microvm)]
-    machine: Machine,
-    /// Bus of the devices of QEMU's VM [default: pci]; `mmio` (microvm only) boots some milliseconds faster and has lower throughput. Our own VMM
-    /// has `mmio`.
-    #[arg(long, help_heading = "Virtual machine", value_enum)]
-    bus: Option<Bus>,
-    /// Boot by QEMU's firmware; without this option microvm boots by the image's, which takes less time.
-    #[arg(long, help_heading = "Virtual machine")]
-    qemu_firmware: bool,
     /// Read and write the disk past the host's page cache. VMs only.
     #[arg(long, help_heading = "Virtual machine", requires = "disk")]
     disk_direct: bool,
@@ -132,6 +115,8 @@ pub struct Args {
     #[arg(long, help_heading = "Virtual machine", requires = "disk", value_name = "SECONDS", default_value_t = DISK_TIMEOUT_DEFAULT,
         value_parser = clap::value_parser!(u32).range(1..))]
     disk_timeout: u32,
+    #[command(flatten)]
+    qemu: qemu_options::QemuOptions,
     #[command(flatten)]
     ranks: ranks::Options,
     /// Write the configuration of a domain of Xen to NAME.cfg, print the commands of `xl` for it, and run nothing.
@@ -290,10 +275,7 @@ fn run_process(args: &Args, program: &Path, name: &str, signals: &Signals) -> Re
         }
         None => child.wait().with_context(|| format!("cannot wait for {}", program.display()))?,
     };
-    if let Some(code) = ended_by_signal(status, name, signals) {
-        return Ok(code);
-    }
-    Ok(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1))
+    Ok(ended_by_signal(status, name, signals).unwrap_or_else(|| exit_code(status)))
 }
 
 /// The exit code, as a shell has it, of a program that a signal ended; prints which, unless the user requested the end.
@@ -309,7 +291,7 @@ fn ended_by_signal(status: ExitStatus, program: &str, signals: &Signals) -> Opti
     if !signals.is_asked() {
         say!("glass: {program} was ended ({status}){hint}");
     }
-    Some(u8::try_from(128 + signal).unwrap_or(1))
+    Some(exit_code(status))
 }
 
 /// A command that setpriv ends when we die, whatever kills us. It becomes the program itself, so that its pid is the

@@ -35,8 +35,8 @@ pub struct Args {
     /// Only this thread, by its ID in the guest's initial PID namespace.
     #[arg(long, value_name = "TID")]
     thread: Option<u32>,
-    /// Folder with the files of the guest (its root disk, mounted or unpacked): programs are read there, if they are the builds that the guest
-    /// runs, where the guest has not all of them in memory.
+    /// Folder with the files of the guest (its root disk, mounted or unpacked): what the guest does not
+    /// have in memory of a program is read there, if it is of the same build.
     #[arg(long, value_name = "DIR")]
     guest_root: Option<PathBuf>,
 }

@@ -54,7 +54,7 @@ pub struct Args {
     /// Stop after so many lines.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// Stop after this time, in seconds or with a unit (500ms, 2m); without it, at Ctrl-C or when the guest ends.
+    /// Stop after this time, in seconds or with a unit (500ms, 2m); without it, at Ctrl-C or when the VM or process ends.
     #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
     /// Command to run and follow from its start.

@@ -63,8 +63,8 @@ pub struct TargetArgs {
     /// Use symbols that do not match the VM's program, with a warning.
     #[arg(long, requires = "symbols")]
     pub force_symbols: bool,
-    /// Folder with the files of the Linux in the VM (its root disk, mounted or unpacked): programs are read there, if they are the builds that
-    /// the guest runs, where the guest has not all of them in memory.
+    /// Folder with the files of the Linux in the VM (its root disk, mounted or unpacked): what the guest does not
+    /// have in memory of a program is read there, if it is of the same build.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["command", "domain"])]
     pub guest_root: Option<PathBuf>,
     /// Leave out the names of the processes of the Linux in the VM, and the paths of its files.

@@ -60,7 +60,7 @@ pub struct Args {
     /// Also sample call stacks: the earlier name of `glass record --trace --rate HZ`.
     #[arg(long, value_name = "HZ", hide = true, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     sample: Option<u32>,
-    /// Stop after this time, in seconds or with a unit (500ms, 2m); without it, at Ctrl-C or when the guest ends.
+    /// Stop after this time, in seconds or with a unit (500ms, 2m); without it, at Ctrl-C or when the VM or process ends.
     #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
     duration: Option<Duration>,
     /// Output file for the recording.
@@ -279,7 +279,7 @@ fn post_mortem(arguments: &Args, file: &Path, mut output: Output) -> Result<()> 
     let counts = LiveCounts { read, clock_error_ns: Some(u64::MAX), ..LiveCounts::default() };
     summary(arguments, &written, outcome.status.elapsed, Some(&counts));
     if read.events == 0 {
-        say!("glass: the guest had written no events: none were on");
+        say!("glass: the service had written no events: none were on");
     }
     Ok(outcome.result()?)
 }

@@ -32,18 +32,62 @@ pub fn printable(name: &str) -> String {
     safe
 }
 
-/// The crate (or the C++ namespace) that a function belongs to, or else its image.
+/// What the group of a function is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum GroupKind {
+    /// A crate of Rust.
+    Crate,
+    /// A namespace of C++, or a class outside of namespaces.
+    Namespace,
+    /// A package of Go, and what other languages join to a function's name by a dot.
+    Package,
+    /// A source file of Python or JavaScript.
+    Script,
+    /// The program or library, of a function whose name contains no group.
+    Image,
+}
+
+impl GroupKind {
+    /// The word for it, in the singular; also the field under which a page's search finds it.
+    pub fn word(self) -> &'static str {
+        match self {
+            GroupKind::Crate => "crate",
+            GroupKind::Namespace => "namespace",
+            GroupKind::Package => "package",
+            GroupKind::Script => "script",
+            GroupKind::Image => "image",
+        }
+    }
+}
+
+/// The crate, C++ namespace, package or script that a function belongs to, or else its image.
 ///
 /// `<a::Type as b::Trait>::f` belongs to `a`; where the type has no path of its own, as in
 /// `<&T as core::fmt::Debug>::fmt`, the trait decides.
 ///
 /// The type of a C++ function's result, which is in front of its name, does not count.
 pub fn group(function: &str, image: &str) -> String {
-    match crate_of(function) {
-        Some(name) => name.to_string(),
-        None if image.is_empty() => "unknown".to_string(),
-        None => image.to_string(),
+    match (named_group(function), image) {
+        (Some((name, _)), _) => name.to_string(),
+        (None, "") => "unknown".to_string(),
+        (None, image) => image.to_string(),
     }
+}
+
+/// What [`group`] returns for a function.
+pub fn group_kind(function: &str) -> GroupKind {
+    named_group(function).map_or(GroupKind::Image, |(_, kind)| kind)
+}
+
+/// The group that a function's name contains.
+fn named_group(function: &str) -> Option<(&str, GroupKind)> {
+    if let Some(script) = script_of(function) {
+        return Some((script, GroupKind::Script));
+    }
+    if let Some(name) = crate_of(function) {
+        return Some((name, if has_parameters(function) { GroupKind::Namespace } else { GroupKind::Crate }));
+    }
+    package_of(function).map(|name| (name, GroupKind::Package))
 }
 
 /// The crate (or the C++ namespace) that a function belongs to, if its name has one.
@@ -52,6 +96,78 @@ pub fn crate_of(function: &str) -> Option<&str> {
     let Some(inside) = function.strip_prefix('<') else { return first_segment(function) };
     let (first, second) = split_qualified(inside, " as ");
     first_segment(first).or_else(|| second.and_then(first_segment))
+}
+
+/// Whether parameters follow a function's name, as in C++.
+fn has_parameters(function: &str) -> bool {
+    let (mut depth, mut previous) = (0_usize, ' ');
+    for c in function.chars() {
+        match c {
+            '(' if depth == 0 && !matches!(previous, ' ' | ':' | '.' | '&' | '*') => return true,
+            '<' | '(' | '[' | '{' => depth += 1,
+            '>' if previous == '-' => {}
+            '>' | ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        previous = c;
+    }
+    // Brackets of an operator do not come in pairs.
+    function.contains(OPERATOR) && function.contains('(')
+}
+
+/// What compilers append to the name of a function of C, each behind a dot.
+const CLONES: [&str; 22] = [
+    "arch_",
+    "avx",
+    "cfi",
+    "clone",
+    "cleanup",
+    "cold",
+    "constprop",
+    "default",
+    "destroy",
+    "isra",
+    "hot",
+    "llvm",
+    "localalias",
+    "lto_priv",
+    "part",
+    "resolver",
+    "resume",
+    "sse",
+    "unlikely",
+    "warm",
+    "_omp_fn",
+    "__uniq",
+];
+
+/// `crypto/sha256` of Go's `crypto/sha256.(*Digest).Write`: the path up to the first dot of its last part.
+fn package_of(function: &str) -> Option<&str> {
+    let path = &function[..function.find(['(', '[', '{', '<', ' ', ':', '@']).unwrap_or(function.len())];
+    let last = path.rfind('/').map_or(0, |slash| slash + 1);
+    let dot = last + path[last..].find('.')?;
+    let (package, own) = (&function[..dot], &function[dot + 1..]);
+    let is_path = package.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    let is_clone = last == 0 && CLONES.iter().any(|clone| own.starts_with(clone));
+    let is_name = own.starts_with(|c: char| c.is_alphabetic() || matches!(c, '_' | '('));
+    (is_path && is_name && !is_clone && dot > last).then_some(package)
+}
+
+/// What V8 writes in front of a function's name.
+const SCRIPTED: [&str; 5] = ["JS:", "LazyCompile:", "Function:", "Script:", "Eval:"];
+
+/// `app.py` of Python's `py::main:/srv/app.py`, and `app.js` of V8's `JS:*main file:///srv/app.js:3:5`.
+fn script_of(function: &str) -> Option<&str> {
+    let path = match function.strip_prefix("py::") {
+        Some(rest) => rest.split_once(':')?.1,
+        None => {
+            let rest = SCRIPTED.iter().find_map(|word| function.strip_prefix(word))?;
+            let place = rest.rsplit_once(' ')?.1;
+            place.trim_end_matches(|c: char| c.is_ascii_digit() || c == ':')
+        }
+    };
+    let name = if path.starts_with("node:") { path } else { path.rsplit('/').next()? };
+    (!name.is_empty()).then_some(name)
 }
 
 /// Symbols of C++ operators that have an angle bracket, the longest first.
@@ -348,6 +464,49 @@ mod tests {
             assert_eq!(group(function, "app"), crate_name, "{function}");
         }
         assert_eq!(group("memcpy", ""), "unknown");
+    }
+
+    #[test]
+    fn groups_of_every_language_have_their_kind() {
+        use GroupKind::*;
+        for (function, expected) in [
+            ("smoltcp::iface::interface::Interface::poll", ("smoltcp", Crate)),
+            ("<app::Map<fn(u8) -> u8> as core::ops::Drop>::drop", ("app", Crate)),
+            ("queue::put::{closure#0}", ("queue", Crate)),
+            ("std::vector<int, std::allocator<int> >::push_back(int&&)", ("std", Namespace)),
+            ("bool std::operator< <char>(std::basic_string<char> const&, char const*)", ("std", Namespace)),
+            ("app::Map::operator bool() const", ("app", Namespace)),
+            ("app::Map::operator()(int) const", ("app", Namespace)),
+            ("void app::(anonymous namespace)::run<int>(int) [clone .isra.0]", ("app", Namespace)),
+            ("(anonymous namespace)::run(int)", ("image", Image)),
+            ("Engine::step(float)", ("Engine", Namespace)),
+            ("step(float)", ("image", Image)),
+            ("main.main", ("main", Package)),
+            ("runtime.mallocgc", ("runtime", Package)),
+            ("crypto/sha256.(*Digest).Write", ("crypto/sha256", Package)),
+            ("github.com/some.body/queue.(*Store[...]).Put.func1", ("github.com/some.body/queue", Package)),
+            ("slices.SortFunc[go.shape.[]int]", ("slices", Package)),
+            ("std.Thread.run", ("std", Package)),
+            ("py::main:/srv/shop/app.py", ("app.py", Script)),
+            ("py::<module>:<string>", ("<string>", Script)),
+            ("JS:*handle file:///srv/shop/server.js:10:5", ("server.js", Script)),
+            ("LazyCompile:~emit node:events:465:44", ("node:events", Script)),
+            ("Builtin:ArrayMap", ("image", Image)),
+            ("memcpy", ("image", Image)),
+            ("do_syscall_64", ("image", Image)),
+            ("call_init.part.0", ("image", Image)),
+            ("update_load.isra.0.cold", ("image", Image)),
+            ("gomp_loop._omp_fn.3", ("image", Image)),
+            ("f.1234", ("image", Image)),
+            (".hidden", ("image", Image)),
+            ("a.", ("image", Image)),
+            ("[no name]", ("image", Image)),
+            ("py::", ("py", Crate)),
+            ("JS: ", ("image", Image)),
+            ("é.ü", ("image", Image)),
+        ] {
+            assert_eq!((group(function, "image").as_str(), group_kind(function)), expected, "{function}");
+        }
     }
 
     #[test]

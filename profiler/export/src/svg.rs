@@ -1,12 +1,15 @@
 //! A flame graph as an image, for documents: callers below, the width of a box is its share of the samples.
 //!
 //! It works wherever images do. A browser that opens it directly shows a box's name and numbers at the pointer, zooms into boxes and searches
-//! (`svg/interact.js`). Colours stand for crates or libraries, the same in every image, or for modes where host and guest are shown; light or dark by the reader's preference.
+//! (`svg/interact.js`). Colours stand for the group of a function (a crate, a C++ namespace, a package or a script, else the image), the same in
+//! every picture, or for modes where host and guest are shown; the largest are named beside the title. The background is light or dark by the
+//! reader's preference.
 
 mod colour;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
 use glass_profiler_core::format::duration;
@@ -26,6 +29,10 @@ const ROW: f64 = 19.0;
 const HEAD: f64 = 62.0;
 /// Narrower boxes are left out, also where the image is zoomed; the footer counts them.
 const BOX_WIDTH_MIN: f64 = 0.15;
+/// Letters of the title, and space beside it for the legend. A group's name has so many letters there.
+const TITLE_LETTERS: usize = 70;
+const LEGEND_WIDTH: f64 = 480.0;
+const GROUP_LETTERS: usize = 20;
 /// Space between boxes.
 const GAP: f64 = 0.7;
 /// Width of a letter: the font is monospaced.
@@ -58,11 +65,9 @@ pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Wr
          <style>{STYLE}</style><rect class=\"bg\" width=\"100%\" height=\"100%\"/>"
     )?;
     let profile = &recording.profile;
-    text(output, "h", MARGIN, 26.0, &cut(&title(profile), if by_layer(&tree) { 70 } else { 110 }))?;
+    text(output, "h", MARGIN, 26.0, &cut(&title(profile), TITLE_LETTERS))?;
     text(output, "s", MARGIN, 46.0, &subtitle(recording, &tree, all, options.states))?;
-    if by_layer(&tree) {
-        legend(output)?;
-    }
+    legend(output, &legend_items(&tree))?;
     for shown in &boxes {
         draw(&tree, shown, all, height - 30.0, options.states, output)?;
     }
@@ -106,13 +111,37 @@ fn by_layer(tree: &Tree) -> bool {
     tree.host.is_some_and(|host| host.view.is_by_layer())
 }
 
-/// What colours stand for, at the right of the title.
-fn legend(output: &mut dyn Write) -> io::Result<()> {
+/// Texts and colours of the legend, the most important first: all modes, or the groups with most samples of their own.
+fn legend_items(tree: &Tree) -> Vec<(String, String)> {
+    if by_layer(tree) {
+        return Layer::ALL.map(|layer| (layer.word().to_owned(), colour::of_layer(layer, 2))).to_vec();
+    }
+    let mut own: BTreeMap<String, u64> = BTreeMap::new();
+    for node in 0..tree.nodes.len() {
+        let function = tree.function(node);
+        if function.kind == Kind::Function {
+            *own.entry(names::group(&function.name, &function.image)).or_default() += tree.nodes[node].self_samples;
+        }
+    }
+    let mut groups: Vec<(String, u64)> = own.into_iter().filter(|(_, own)| *own > 0).collect();
+    groups.sort_by_key(|(_, own)| Reverse(*own));
+    groups.into_iter().map(|(group, _)| (cut(&group, GROUP_LETTERS), colour::of_group_in_legend(&group))).collect()
+}
+
+/// What colours stand for, at the right of the title, as far as there is room.
+fn legend(output: &mut dyn Write, items: &[(String, String)]) -> io::Result<()> {
+    let width_of = |name: &str| name.chars().count() as f64 * LETTER + 31.0;
+    let mut left = WIDTH - MARGIN - LEGEND_WIDTH;
+    let fits = |(name, _): &&(String, String)| {
+        left += width_of(name);
+        left <= WIDTH - MARGIN + 14.0
+    };
+    let shown = items.iter().take_while(fits).count();
     let mut right = WIDTH - MARGIN;
-    for layer in Layer::ALL.into_iter().rev() {
-        let width = layer.word().len() as f64 * LETTER;
-        text(output, "s", right - width, 26.0, layer.word())?;
-        let (left, fill) = (right - width - 17.0, colour::of_layer(layer, 2));
+    for (name, fill) in items[..shown].iter().rev() {
+        let width = name.chars().count() as f64 * LETTER;
+        text(output, "s", right - width, 26.0, name)?;
+        let left = right - width - 17.0;
         write!(output, "<rect x=\"{left:.1}\" y=\"16\" width=\"12\" height=\"12\" fill=\"{fill}\"/>")?;
         right = left - 14.0;
     }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 
 use crate::error::GuestError;
 
@@ -53,6 +54,16 @@ pub(crate) fn parse_maps(maps: &str) -> Vec<MapsLine> {
         })
     };
     maps.lines().filter_map(parse).collect()
+}
+
+/// The user that a process runs as.
+pub fn owner(pid: u32) -> Option<u32> {
+    Some(fs::metadata(format!("/proc/{pid}")).ok()?.uid())
+}
+
+/// Whether we run as this user.
+pub fn is_us(user: u32) -> bool {
+    rustix::process::geteuid().as_raw() == user
 }
 
 /// The threads of a process.

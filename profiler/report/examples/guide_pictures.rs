@@ -33,16 +33,20 @@ fn main() -> Result<(), String> {
     browser.click("#trace-overview .story-buttons button");
     browser.wait_for("document.querySelector('#trace-paths h3') !== null");
     browser.picture(folder, "trace.png");
-    browser.click("#path-samples");
+    browser.click("#path-clear");
+    browser.click("#samples-view");
     browser.wait_for("!document.querySelector('#report').hidden");
-    browser.resize(1280, 1240);
+    browser.resize(1280, 1000);
+    browser.click("input[value=icicle]");
     browser.eval("window.scrollTo(0, 0)");
     browser.picture(folder, "report.png");
     let [before, after] = others else { return Ok(()) };
     let [before, after] = [recording(before)?, recording(after)?];
     browser.show_at(&glass_profiler_report::difference_html(&before.profile, &after.profile), "");
-    browser.resize(1280, 1500);
+    browser.resize(1280, 1200);
     browser.wait_for("document.querySelector('#whole').textContent !== ''");
+    browser.click("input[value=icicle]");
+    browser.eval("window.scrollTo(0, 0)");
     browser.picture(folder, "difference.png");
     Ok(())
 }
@@ -51,7 +55,7 @@ fn host(folder: &Path, of: &Recording) -> Result<(), String> {
     let mut browser =
         Browser::open(&glass_profiler_report::html(&of.profile)).ok_or("there is no Chromium to open the pages")?;
     browser.prefer("light");
-    browser.resize(1280, 2090);
+    browser.resize(1280, 1100);
     browser.wait_for("document.querySelector('#sides') !== null");
     browser.click("#sides input[value=merged]");
     browser.wait_for("document.querySelector('#colour').value === 'mode'");
@@ -66,7 +70,9 @@ fn linux(folder: &Path, of: &Recording) -> Result<(), String> {
     browser.resize(1280, 760);
     browser.wait_for("document.querySelector('#colour') !== null");
     browser.click("input[value=icicle]");
-    browser.eval("document.querySelector('#flame').scrollIntoView()");
+    browser.wait_for("document.querySelector('#tree tbody tr') !== null");
+    // What the recording cost depends on the machine of the picture: it begins below that.
+    browser.eval("window.scrollTo({ top: document.querySelector('.tools').offsetTop, behavior: 'instant' })");
     browser.picture(folder, "linux-guest.png");
     Ok(())
 }

@@ -22,8 +22,8 @@ use crate::samples::variance::Errors;
 use crate::trace::page::{Class, TracePage, trace_summary};
 use crate::trace::sheets::{Cell, Column, Sheet};
 use glass_profiler_core::format::{count, percent};
-use glass_profiler_core::names::printable;
-use glass_profiler_core::tree::{Kind, Merged, Tree};
+use glass_profiler_core::names::{self, GroupKind, printable};
+use glass_profiler_core::tree::{Function, Kind, Merged, Tree};
 use script::{DIFFERENCE, MODULES, REPORT, TRACE, TRACE_MODULES, script};
 
 /// Functions in the summary for readers without JavaScript.
@@ -141,7 +141,7 @@ fn report(profile: &Profile, trace: Option<(&Trace, &TracePage)>, view: View) ->
         "text" => escape(&text),
         "merged" => merged(&tree.merged),
         "sides" => tree.host.map_or(String::new(), |_| sides_choice(view)),
-        "mode" => tree.host.map_or("", |_| "<option value=\"mode\">Mode colours</option>").to_string(),
+        "colours" => colours_choice(tree),
         "apart" => tree.host.map_or(String::new(), |host| apart(&host.apart)),
         "tabs" if samples.has_processes() => PROCESS_TABS.to_string(),
         "tables" if samples.has_processes() => PROCESS_TABLES.to_string(),
@@ -152,6 +152,33 @@ fn report(profile: &Profile, trace: Option<(&Trace, &TracePage)>, view: View) ->
         _ => unreachable!("assets/samples/report.html names only what is above"),
     });
     page(&head, scripts, &content)
+}
+
+/// The choice of what colours stand for. The first is what [`names::group`] returns, by the word for what that mostly is: of a program of one
+/// language crates, namespaces, packages or scripts. `data-field` is where the search finds it.
+fn colours_choice(tree: &Tree) -> String {
+    let is_code = |function: &&Function| function.kind == Kind::Function;
+    let mut kinds: Vec<GroupKind> =
+        tree.functions.iter().filter(is_code).map(|function| names::group_kind(&function.name)).collect();
+    kinds.retain(|kind| *kind != GroupKind::Image);
+    let count = |of: GroupKind| kinds.iter().filter(|kind| **kind == of).count();
+    // A few functions of another language, such as the C++ in a Rust program's allocator, do not change the word.
+    let named: Vec<GroupKind> = [GroupKind::Crate, GroupKind::Namespace, GroupKind::Package, GroupKind::Script]
+        .into_iter()
+        .filter(|kind| count(*kind) * 10 > kinds.len())
+        .collect();
+    let (label, field) = match named[..] {
+        [GroupKind::Crate] => ("Crate colours", GroupKind::Crate.word()),
+        [GroupKind::Namespace] => ("Namespace colours", GroupKind::Namespace.word()),
+        [GroupKind::Package] => ("Package colours", GroupKind::Package.word()),
+        [GroupKind::Script] => ("Script colours", GroupKind::Script.word()),
+        _ => ("Library colours", "library"),
+    };
+    let group = format!(
+        "<option value=\"group\" data-field=\"{field}\" title=\"By the crate, namespace, package or script in a function's name, else by its image\">{label}</option>"
+    );
+    let mode = tree.host.map_or("", |_| "<option value=\"mode\">Mode colours</option>");
+    format!("{group}<option value=\"image\">Image colours</option>{mode}")
 }
 
 /// The choice of the view of host and guest.

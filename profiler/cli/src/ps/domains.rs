@@ -6,7 +6,7 @@ use glass_profiler_guests::GuestError;
 use glass_profiler_guests::find::domains::{self, Domain};
 use serde_json::{Value, json};
 
-use super::{NAME_WIDTH_MAX, fit, ram, wrap};
+use super::{NAME_WIDTH_MAX, fit, ram, write_indented};
 
 /// What is to be shown: nothing where there is no Xen.
 pub(super) type Domains = Option<Result<Vec<Domain>, GuestError>>;
@@ -35,7 +35,7 @@ pub(super) fn table(domains: &[Domain]) -> String {
 /// The text where there is no table.
 pub(super) fn remark(error: &GuestError) -> String {
     let mut out = String::new();
-    wrap(&format!("the domains of Xen cannot be listed: {error}"), &mut out);
+    write_indented(&format!("the domains of Xen cannot be listed: {error}"), &mut out);
     out
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn microseconds(nanoseconds: u64) -> String {
 
 fn pause(pause: &Distribution) -> String {
     if pause.count == 0 {
-        return "guest not stopped".to_owned();
+        return "nothing stopped for samples".to_owned();
     }
     format!("pause median {} p99 {}", microseconds(pause.median_ns), microseconds(pause.p99_ns))
 }

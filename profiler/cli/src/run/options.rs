@@ -1,5 +1,6 @@
 //! What the options of `glass run` say: sizes, ports, networks, addresses; and whether the host has what they want.
 
+use super::qemu_options::{Accel, Machine};
 use super::{Args, DISK_TIMEOUT_DEFAULT, MEMORY_DEFAULT, share};
 use crate::build::Platform;
 use anyhow::{Result as Checked, bail};
@@ -33,7 +34,7 @@ pub(super) fn check(args: &Args) -> Checked<()> {
     if args.net != Network::User && tcp_ports(&args.port).next().is_some() {
         bail!("--port needs the user network: leave out --net, or connect to the address of the VM");
     }
-    if args.print_command {
+    if args.qemu.print_command {
         return Ok(());
     }
     let mut hosts: Vec<u16> = args.port.iter().map(|port| port.host).collect();
@@ -58,11 +59,11 @@ pub(super) fn check(args: &Args) -> Checked<()> {
 pub(super) fn check_process(args: &Args) -> Checked<()> {
     let refused = [
         (!args.port.is_empty(), "--port", "a process listens on the port of its own argument, after `--`"),
-        (args.accel != Accel::Auto, "--accel", "a process runs on the host's CPUs"),
+        (args.qemu.accel != Accel::Auto, "--accel", "a process runs on the host's CPUs"),
         (args.vmm != Vmm::Auto, "--vmm", "a process needs none"),
-        (args.qemu_firmware, "--qemu-firmware", "a process has no firmware"),
-        (args.machine != Machine::Microvm, "--machine", "a process has no devices"),
-        (args.bus.is_some(), "--bus", "a process has no devices"),
+        (args.qemu.qemu_firmware, "--qemu-firmware", "a process has no firmware"),
+        (args.qemu.machine != Machine::Microvm, "--machine", "a process has no devices"),
+        (args.qemu.bus.is_some(), "--bus", "a process has no devices"),
         (args.memory != MEMORY_DEFAULT, "--memory", "a process takes the memory it needs; `ulimit -v` bounds it"),
         (args.disk_direct, "--disk-direct", "a process uses the host's page cache"),
         (
@@ -74,7 +75,11 @@ pub(super) fn check_process(args: &Args) -> Checked<()> {
         (args.ip.is_some(), "--ip", "a process has the host's addresses"),
         (args.ip6.is_some(), "--ip6", "a process has the host's addresses"),
         (!args.dns.is_empty(), "--dns", "a process uses the host's name servers"),
-        (args.print_command, "--print-command", "it prints the command line of QEMU, which a process does not need"),
+        (
+            args.qemu.print_command,
+            "--print-command",
+            "it prints the command line of QEMU, which a process does not need",
+        ),
     ];
     match refused.into_iter().find(|(is_given, ..)| *is_given) {
         Some((_, option, reason)) => bail!("{option} is for a VM: {reason}; leave it out"),
@@ -89,34 +94,12 @@ fn host_memory() -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// How guest code runs.
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Accel {
-    Auto,
-    Kvm,
-    Tcg,
-}
-
 /// What runs a VM.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Vmm {
     Auto,
     Own,
     Qemu,
-}
-
-/// Which of QEMU's machines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Machine {
-    Microvm,
-    Q35,
-}
-
-/// Where the VM's devices are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Bus {
-    Mmio,
-    Pci,
 }
 
 #[derive(Clone, Copy)]

@@ -1,7 +1,8 @@
 //! The QEMU that runs a service: machine, bus, devices and the command line of the image.
 
 use super::escape::escape;
-use super::options::{Accel, Bus, Machine, Network, tcp_ports};
+use super::options::{Network, tcp_ports};
+use super::qemu_options::{Accel, Bus, Machine};
 use super::{Args, DISK_TIMEOUT_DEFAULT, LOG_DEFAULT, devices, disk, firmware, share, stopped, vsock};
 use anyhow::{Result, bail};
 use std::fs::OpenOptions;
@@ -97,7 +98,7 @@ fn vhost_user(bus: Bus, kind: &str) -> String {
 pub(super) fn command(args: &Args, bus: Bus, image: &Path, accel: &str, folder: &Path) -> Command {
     let memory = args.memory;
     let mut qemu = super::ends_with_us(Path::new(QEMU));
-    qemu.args(["-M", machine(args.machine, bus, args.cores), "-accel", accel]);
+    qemu.args(["-M", machine(args.qemu.machine, bus, args.cores), "-accel", accel]);
     if args.cores > 1 {
         qemu.args(["-smp", &args.cores.to_string()]);
     }
@@ -105,8 +106,8 @@ pub(super) fn command(args: &Args, bus: Bus, image: &Path, accel: &str, folder: 
     qemu.args(["-object", &format!("memory-backend-memfd,id=ram,size={memory},share=on")]);
     qemu.args(["-m", &format!("{}K", memory / 1024), "-nodefaults", "-no-user-config"]);
     qemu.args(["-display", "none", "-no-reboot"]);
-    if args.machine == Machine::Microvm
-        && !args.qemu_firmware
+    if args.qemu.machine == Machine::Microvm
+        && !args.qemu.qemu_firmware
         && let Some(firmware) = firmware::of_image(image)
     {
         qemu.arg("-bios").arg(firmware);

@@ -33,10 +33,10 @@ struct Plan<'a> {
 
 /// Runs a VM until it ends; returns the exit code of the service.
 pub(super) fn run(args: &Args, image: &Path, name: &str, signals: &Signals) -> Result<u8> {
-    let (accel, remark) = qemu::choose_accel(args.accel)?;
-    let bus = qemu::choose_bus(args.machine, args.bus)?;
-    let Choice { is_own, remark: because } = own::choose(args, accel)?;
-    if args.print_command {
+    let (accel, remark) = qemu::choose_accel(args.qemu.accel)?;
+    let bus = qemu::choose_bus(args.qemu.machine, args.qemu.bus)?;
+    let choice = own::choose(args, accel)?;
+    if args.qemu.print_command {
         // Run by hand, it has the sockets in the current folder.
         let command = qemu::command(args, bus, image, accel, Path::new("."));
         let words: Vec<_> = command.get_args().skip(3).map(|word| word.to_string_lossy()).collect();
@@ -46,11 +46,17 @@ pub(super) fn run(args: &Args, image: &Path, name: &str, signals: &Signals) -> R
         }
         return Ok(0);
     }
+    let is_own = matches!(choice, Choice::Own(_));
     let plan = Plan { args, image, name, accel, is_own, folder: SocketFolder::make()? };
-    plan.announce(remark.or(because));
-    let (command, helpers) = match is_own {
-        true => (own::command(args, image)?, Vec::new()),
-        false => (qemu::command(args, bus, image, accel, &plan.folder.0), plan.start_helpers()?),
+    let (command, helpers) = match choice {
+        Choice::Own(own) => {
+            plan.announce(remark);
+            (own.command(args, image)?, Vec::new())
+        }
+        Choice::Qemu(because) => {
+            plan.announce(remark.or(because));
+            (qemu::command(args, bus, image, accel, &plan.folder.0), plan.start_helpers()?)
+        }
     };
     plan.run(command, helpers, signals)
 }

@@ -182,7 +182,7 @@ const KEYS: [(&str, &str); 15] = [
     ("p", "pause the display, not the sampling"),
     ("r", "forget all samples so far"),
     ("Esc", "one step back: panel, filter, selection, then quit"),
-    ("q Ctrl-C", "quit; the guest continues to run"),
+    ("q Ctrl-C", "quit; the VM or process continues to run"),
     ("", ""),
     ("self", "time in the function itself; old samples fade (--half-life)"),
     ("total", "time in it and in all that it called; recursion counts once"),

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use glass_profiler_core::live::threads::{By, SubjectRow};
+use glass_profiler_core::live::view::Row;
 use glass_profiler_core::model::Origin;
 
 use super::text::{count, cut_end, cut_start, duration, pad, percent, place, squeeze};
@@ -39,12 +40,10 @@ pub(super) fn table(picture: &Picture, origin: &Origin, rows_max: usize, columns
 
 fn functions(picture: &Picture, rows_max: usize, columns: Option<u16>) -> Vec<String> {
     let rows = &picture.view.functions[..rows_max.min(picture.view.functions.len())];
-    let name_columns = |text: &dyn Fn(usize) -> String, title: &str| {
-        (0..rows.len()).map(|index| super::text::columns(&text(index))).max().unwrap_or(0).max(title.len())
-    };
-    let mut name = name_columns(&|index| rows[index].function.name.clone(), "function");
-    let mut image = name_columns(&|index| rows[index].function.image.clone(), "image");
-    let mut line = name_columns(&|index| place(&rows[index].place), "hottest line");
+    let longest = |text: &dyn Fn(&Row) -> String, title: &str| width_of(rows.iter().map(text), title);
+    let mut name = longest(&|row| row.function.name.clone(), "function").max("function".len());
+    let mut image = longest(&|row| row.function.image.clone(), "image");
+    let mut line = longest(&|row| place(&row.place), "hottest line");
     if let Some(columns) = columns {
         // Two shares, and two spaces before each of the three texts.
         let columns_max = usize::from(columns).saturating_sub(2 * SHARE + 2 + 3 * 2);
@@ -53,23 +52,36 @@ fn functions(picture: &Picture, rows_max: usize, columns: Option<u16>) -> Vec<St
         name = name.min(columns_max.saturating_sub(image + line));
     }
     let mut lines = vec![format!(
-        "  {:>SHARE$}{:>SHARE$}  {}  {}  {}",
+        "  {:>SHARE$}{:>SHARE$}  {}  {}{}",
         "self %",
         "total %",
         pad("function", name),
-        pad("image", image),
-        "hottest line"
+        column("image", image),
+        column("hottest line", line),
     )];
     for row in rows {
         let (own, total) = (percent(row.self_share), percent(row.total_share));
         lines.push(format!(
-            "  {own:>SHARE$}{total:>SHARE$}  {}  {}  {}",
+            "  {own:>SHARE$}{total:>SHARE$}  {}  {}{}",
             pad(&squeeze(&row.function.name, name), name),
-            pad(&cut_end(&row.function.image, image), image),
-            cut_start(&place(&row.place), line)
+            column(&cut_end(&row.function.image, image), image),
+            column(&cut_start(&place(&row.place), line), line),
         ));
     }
     lines
+}
+
+/// Columns of texts and their title; 0 if there is no text, and so no column.
+fn width_of(texts: impl Iterator<Item = String>, title: &str) -> usize {
+    match texts.map(|text| super::text::columns(&text)).max().unwrap_or(0) {
+        0 => 0,
+        width => width.max(title.len()),
+    }
+}
+
+/// A text in its column, with the gap before the next; nothing if there is no column.
+fn column(text: &str, width: usize) -> String {
+    if width == 0 { String::new() } else { pad(text, width) + "  " }
 }
 
 /// Processes or threads.
@@ -80,27 +92,34 @@ fn subjects(picture: &Picture, by: By, rows_max: usize) -> Vec<String> {
         By::Thread => row.process.clone(),
         _ => row.number.map_or(String::new(), |_| count(row.threads as u64)),
     };
-    let longest = |text: &dyn Fn(&SubjectRow) -> String, title: &str| {
-        rows.iter().map(|row| super::text::columns(&text(row))).max().unwrap_or(0).clamp(title.len(), NAME_MAX)
-    };
+    let longest =
+        |text: &dyn Fn(&SubjectRow) -> String, title: &str| width_of(rows.iter().map(text), title).min(NAME_MAX);
     let title = if by == By::Thread { "process" } else { "threads" };
-    let (name, last) = (longest(&|row| row.name.clone(), what), longest(&second, title));
+    let (name, last) = (longest(&|row| row.name.clone(), what).max(what.len()), longest(&second, title));
+    let number_in = |number: &str| match rows.iter().all(|row| row.number.is_none()) {
+        true => String::new(),
+        false => format!("{number:>SHARE$}"),
+    };
+    let has_hottest = rows.iter().any(|row| row.hottest.is_some());
     let mut lines = vec![format!(
-        "  {:>SHARE$}{:>SHARE$}{:>SHARE$}{number:>SHARE$}  {}  {}  hottest function",
+        "  {:>SHARE$}{:>SHARE$}{:>SHARE$}{}  {}  {}{}",
         "share %",
         "user %",
         "kernel %",
+        number_in(number),
         pad(what, name),
-        pad(title, last)
+        column(title, last),
+        if has_hottest { "hottest function" } else { "" },
     )];
     for row in rows {
         let shares = [row.share, row.user_share, (row.share - row.user_share).max(0.0)].map(percent);
         let shares: String = shares.iter().map(|share| format!("{share:>SHARE$}")).collect();
         let number = row.number.map_or(String::new(), |number| number.to_string());
         lines.push(format!(
-            "  {shares}{number:>SHARE$}  {}  {}  {}",
+            "  {shares}{}  {}  {}{}",
+            number_in(&number),
             pad(&cut_end(&row.name, name), name),
-            pad(&cut_end(&second(row), last), last),
+            column(&cut_end(&second(row), last), last),
             row.hottest.as_ref().map_or("", |function| &function.name)
         ));
     }
@@ -152,7 +171,7 @@ fn head(picture: &Picture, origin: &Origin) -> Vec<String> {
 pub(super) fn pause(picture: &Picture) -> String {
     let pause = &picture.progress.pause;
     if pause.count == 0 {
-        return "guest not stopped".to_owned();
+        return "nothing stopped for samples".to_owned();
     }
     let share = share_of_the_guests_time(picture) * 100.0;
     format!("pause {} (p99 {}), {share:.1} % of its time", duration(pause.median_ns), duration(pause.p99_ns))
@@ -202,6 +221,18 @@ mod tests {
         }
         let expected = std::fs::read_to_string(path).unwrap_or_default();
         assert_eq!(tables.concat(), expected, "GLASS_GOLDEN=write writes what it is now to {path}");
+    }
+
+    #[test]
+    fn a_column_without_a_text_is_left_out() {
+        let mut plain = picture();
+        plain.view.functions.iter_mut().for_each(|row| row.place = None);
+        let drawn = table(&plain, &origin(), 20, None);
+        assert!(!drawn.contains("hottest line") && drawn.contains("image"), "{drawn}");
+        let mut of_idle = picture_by(By::Process);
+        of_idle.view.subjects.retain(|row| row.number.is_none());
+        let drawn = table(&of_idle, &origin(), 20, None);
+        assert!(!drawn.contains("pid") && !drawn.contains("threads") && drawn.contains("handle_softirqs"), "{drawn}");
     }
 
     #[test]

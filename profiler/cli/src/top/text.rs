@@ -5,6 +5,8 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 pub(super) use glass_profiler_core::format::count;
 use glass_profiler_core::names;
 
+use crate::console;
+
 /// A duration with the unit that fits.
 pub(super) fn duration(ns: u64) -> String {
     match ns as f64 {
@@ -83,16 +85,8 @@ fn cut(text: &str, columns_max: usize, before: usize) -> String {
 
 /// The text in lines of at most `columns_max` columns, broken between words; one that is longer is cut.
 pub(super) fn wrap(text: &str, columns_max: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let word = cut_end(word, columns_max);
-        match lines.last_mut() {
-            Some(line) if line.is_empty() => *line = word,
-            Some(line) if columns(line) + 1 + columns(&word) <= columns_max => *line = format!("{line} {word}"),
-            _ => lines.push(word),
-        }
-    }
-    lines
+    let words: Vec<String> = text.split_whitespace().map(|word| cut_end(word, columns_max)).collect();
+    console::wrap(&words.join(" "), columns_max)
 }
 
 /// Fills a text up to `columns_max` columns; one that is longer stays.

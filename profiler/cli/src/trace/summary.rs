@@ -76,7 +76,7 @@ pub fn summary(counts: &LiveCounts, elapsed: Option<Duration>) {
     say!("  events     {events} of {} {rings}, {lost} lost{rate}", counts.read.rings);
     match counts.clock_error_ns {
         Some(u64::MAX) | None => {
-            say!("  clock      not related to this machine's: times are those of the guest alone")
+            say!("  clock      not related to this machine's: times are those of the service alone")
         }
         Some(error_ns) => say!("  clock      within {} of this machine's", error(error_ns)),
     }

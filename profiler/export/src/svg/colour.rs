@@ -1,4 +1,4 @@
-//! Colours of boxes: one hue for each crate or library, or for each mode of host and guest; a shade of it for each function, greys for boxes
+//! Colours of boxes: one hue for each crate, namespace, package, script or image, or for each mode of host and guest; a shade of it for each function, greys for boxes
 //! without code.
 
 use glass_profiler_core::model::State;
@@ -35,11 +35,21 @@ pub(super) fn of(function: &Function, by_layer: bool) -> String {
             None => "#d6d3d1".to_owned(),
         },
         Kind::Function => {
-            let hue = HUES[hash(&names::group(&function.name, &function.image)) as usize % HUES.len()];
             let shade = SHADES[hash(&function.name) as usize % SHADES.len()];
-            format!("hsl({hue},62%,{shade}%)")
+            of_group(&names::group(&function.name, &function.image), shade)
         }
     }
+}
+
+/// The fill of a group with a lightness in percent.
+fn of_group(group: &str, lightness: u32) -> String {
+    let hue = HUES[hash(group) as usize % HUES.len()];
+    format!("hsl({hue},62%,{lightness}%)")
+}
+
+/// The fill that stands for a group.
+pub(super) fn of_group_in_legend(group: &str) -> String {
+    of_group(group, SHADES[1])
 }
 
 /// FNV-1a: the same in every run and version.

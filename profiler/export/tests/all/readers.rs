@@ -243,6 +243,30 @@ fn an_xml_parser_agrees_on_the_picture() {
     assert_eq!(top(counts(&result["self"])), expected_top(&bytes));
 }
 
+/// The hue of `fill="hsl(HUE,...`.
+fn hue(element: &str) -> Option<&str> {
+    element.split_once("fill=\"hsl(")?.1.split_once(',').map(|(hue, _)| hue)
+}
+
+/// The legend has the groups with most samples, C++ namespaces among them, and the boxes of a group have its colour.
+#[test]
+fn the_picture_names_what_its_colours_stand_for() {
+    let picture = String::from_utf8(export(Format::Svg, &recording(SAMPLES), States::Running)).unwrap();
+    let (head, boxes) = picture.split_once("<g").unwrap();
+    let legend: Vec<(&str, &str)> = head
+        .split("class=\"s\">")
+        .filter_map(|item| Some((item.split_once("</text>")?.0, hue(item.split_once("<rect")?.1)?)))
+        .collect();
+    assert!(legend.len() >= 4, "{legend:?}");
+    for (group, function) in [("queue", "queue::store::write_extent"), ("std", "std::vector&lt;int, std::allocator")] {
+        let (_, colour) = legend.iter().find(|(name, _)| *name == group).unwrap_or_else(|| panic!("{legend:?}"));
+        let of_group: Vec<&str> =
+            boxes.split("<g").filter(|drawn| drawn.contains(&format!("<title>{function}"))).collect();
+        assert!(!of_group.is_empty(), "{function}");
+        assert!(of_group.iter().all(|drawn| hue(drawn) == Some(colour)), "{group} {colour}: {of_group:?}");
+    }
+}
+
 /// A browser that opens the picture zooms into what is clicked, and searches.
 #[test]
 fn a_browser_zooms_and_searches_the_picture() {

@@ -1,4 +1,4 @@
-// Colours by group (crate or image): the groups with most samples have one of their own. And colours by mode, of host and guest.
+// Colours by group (crate, namespace, package, script or image): the groups with most samples have one of their own. And colours by mode, of host and guest.
 
 import { LAYERS } from "./profile.js";
 

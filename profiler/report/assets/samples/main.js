@@ -320,7 +320,7 @@ function select(fn) {
 }
 
 function drawLegend(palette, groups) {
-  const field = { group: "crate", image: "image", mode: "mode" }[state.colour];
+  const field = find("#colour option:checked").dataset.field ?? state.colour;
   const own = groups.filter((group) => palette.slot(group.name) >= 0);
   const items = own.map((group) => {
     const item = legendItem(group.name, group.samples, palette.colour(palette.slot(group.name), state.dark));

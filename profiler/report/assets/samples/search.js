@@ -1,10 +1,14 @@
-// What a search matches: parts of functions' names, or whole crates, images, files or modes.
+// What a search matches: parts of functions' names, or whole crates (or what else colours stand for), images, files or modes.
 
 import { LAYERS } from "./profile.js";
 
+/** What a function's group may be. Any of the words searches in all groups: a page of several languages has several. */
+const GROUP_WORDS = ["crate", "namespace", "package", "script", "library"];
+const SEARCH_FIELD = new RegExp(`^(${GROUP_WORDS.join("|")}|image|file|mode):(.*)$`);
+
 /**
  * Flags by function, or null for an empty search. Parts are separated by commas, one of them must
- * match. `crate:`, `image:`, `file:` and `mode:` search in those; `*` stands for anything, and a name with it is
+ * match. `image:`, `file:` and `mode:` search in those, each of GROUP_WORDS in the function's group; `*` stands for anything, and a name with it is
  * matched as a whole.
  */
 export function matchFunctions(functions, query) {
@@ -14,15 +18,15 @@ export function matchFunctions(functions, query) {
 }
 
 function matchOne(wanted) {
-  const [, field, rest] = /^(crate|image|file|mode):(.*)$/.exec(wanted) ?? [null, "name", wanted];
+  const [, field, rest] = SEARCH_FIELD.exec(wanted) ?? [null, "name", wanted];
   const anywhere = !rest.includes("*");
   return {
     name: (fn) => (anywhere ? fn.name.toLowerCase().includes(rest) : matchStars(fn.name.toLowerCase(), rest)),
-    crate: (fn) => matchStars(fn.group.toLowerCase(), rest),
+    group: (fn) => matchStars(fn.group.toLowerCase(), rest),
     image: (fn) => matchStars(fn.image.toLowerCase(), rest),
     file: (fn) => (fn.location?.file ?? "").toLowerCase().includes(rest),
     mode: (fn) => fn.kind === "f" && matchStars((LAYERS[fn.layer] ?? "").toLowerCase(), rest),
-  }[field];
+  }[GROUP_WORDS.includes(field) ? "group" : field];
 }
 
 /** Whether a text is the pattern, in which `*` stands for any text; never looks at a character twice. */

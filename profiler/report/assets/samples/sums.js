@@ -169,7 +169,7 @@ export function sumMatches({ nodes }, sums, flags) {
   return samples;
 }
 
-/** Self samples of each group (crate or image), largest first: what colours stand for. */
+/** Self samples of each group (crate, namespace, package, script or image), largest first: what colours stand for. */
 export function sumGroups({ functions }, { nodes }, sums, groupOf) {
   const groups = new Map();
   for (let node = 1; node < nodes.count; node += 1) {

@@ -45,6 +45,12 @@ export class Timeline {
     this.drag = null;
     this.hover = null;
     this.unfolded = false;
+    // What cannot be is not shown, neither as a column nor in the key: threads of a process neither spin nor idle for the profiler.
+    this.common = commonStates(profile);
+    for (const ink of new Set(STATE_INKS.slice(1))) {
+      const has = ({ samples }) => samples.some((count, state) => count > 0 && STATE_INKS[state] === ink);
+      section.querySelector(`.key .${ink}`).hidden = !profile.tracks.some(has);
+    }
     section.classList.toggle("timeless", this.time.slices < 2);
     this.more.addEventListener("click", () => {
       this.unfolded = true;
@@ -170,12 +176,12 @@ export class Timeline {
       const { label, tracks } = this.shown[row];
       const chosen = tracks.every((track) => this.chosen?.has(track));
       const shares = sums[row].states.map((count, index) => `${STATES[index]} ${formatPercent(count, sums[row].all)}`);
-      const states = shares.filter((_, index) => index < RARE_FROM || sums[row].states[index] > 0).join(", ");
+      const states = shares.filter((_, index) => this.common.includes(index) || sums[row].states[index] > 0).join(", ");
       button.setAttribute("aria-pressed", String(chosen));
       button.setAttribute("aria-label", `${label}: ${formatSamples(sums[row].all)}, ${states}. Count only ${this.noun(this.shown[row])}.`);
       button.classList.toggle("left-out", !this.isCounted({ tracks }));
     });
-    const common = commonStates(this.profile);
+    const { common } = this;
     const head = document.createElement("p");
     head.className = "head";
     head.append(...common.map((index) => textSpan("share", STATES[index])), textSpan("samples", "samples"));
@@ -188,11 +194,6 @@ export class Timeline {
       if (rare.length > 0) row.append(textSpan("rare", rare.map(({ state, count }) => `${formatPercent(count, sum.all)} ${state}`).join(", ")));
       return row;
     }));
-    // Threads of a process neither spin nor idle for the profiler: what cannot be is not shown.
-    for (const ink of new Set(STATE_INKS.slice(1))) {
-      const has = ({ samples }) => samples.some((count, state) => count > 0 && STATE_INKS[state] === ink);
-      this.section.querySelector(`.key .${ink}`).hidden = !this.profile.tracks.some(has);
-    }
     this.clear.hidden = this.range === null && this.within === null;
     this.sayRange(this.drag?.range ?? this.range);
     this.draw();

@@ -239,7 +239,7 @@ fn functions(out: &mut String, tree: &Tree, top: usize) {
     let shown = &totals[..top.min(totals.len())];
     out.push('\n');
     if active == 0 {
-        line(out, "No sample found the guest running: there are no functions to show.");
+        line(out, "No sample found code running: there are no functions to show.");
         return;
     }
     line(

@@ -4,6 +4,7 @@
 mod address;
 mod difference;
 mod filters;
+mod first_screen;
 mod golden;
 mod guest_processes;
 mod host;

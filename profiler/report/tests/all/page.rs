@@ -378,3 +378,82 @@ fn one_state_is_no_choice_and_a_high_tower_opens_from_its_root() {
     assert_eq!(browser.eval(view), json!("icicle"));
     browser.assert_quiet();
 }
+
+/// Functions of [`small`] with other names, all in one image.
+fn named(names: [&str; 4]) -> Profile {
+    let mut profile = small();
+    for (frame, name) in profile.frames.iter_mut().zip(names) {
+        frame.function = name.into();
+        frame.image = "shop".into();
+    }
+    profile
+}
+
+/// The hue of the box in a row of an icicle graph, at a place from 0 to 1.
+fn hue(browser: &mut Browser, row: u32, across: f64) -> i64 {
+    let script = format!(
+        "(() => {{ const canvas = document.querySelector('#graph canvas'); const scale = canvas.width / canvas.clientWidth; \
+         const copy = document.createElement('canvas').getContext('2d'); \
+         copy.drawImage(canvas, -canvas.width * {across}, -(20 * {row} + 4) * scale); \
+         const [r, g, b] = copy.getImageData(0, 0, 1, 1).data; \
+         const most = Math.max(r, g, b), span = most - Math.min(r, g, b); \
+         const hue = most === r ? (g - b) / span : most === g ? 2 + (b - r) / span : 4 + (r - g) / span; \
+         return Math.round(60 * hue + 360) % 360; }})()"
+    );
+    // What was clicked is drawn in the next frame.
+    browser.eval_async("new Promise((done) => requestAnimationFrame(() => setTimeout(() => done(0))))");
+    browser.eval(&script).as_i64().expect("a box has a colour")
+}
+
+/// Colours stand for what the names of each language say: of C++ the namespace, of which the choice has the word, the legend the colours, and
+/// by which the search finds it.
+#[test]
+fn functions_of_cpp_have_the_colours_of_their_namespaces() {
+    let push = "std::vector<int, std::allocator<int> >::push_back(int&&)";
+    let profile = named(["main", "shop::Cart::total(int) const", push, "unsigned long shop::price<int>(int)"]);
+    let Some(mut browser) = open(&profile) else { return };
+    browser.click("input[value=icicle] + span");
+    assert_eq!(browser.text("#colour option:checked"), "Namespace colours");
+    let legend = "[...document.querySelectorAll('#legend button')].map((button) => button.textContent)";
+    assert_eq!(browser.eval(legend), json!(["shop70.0 %", "std30.0 %"]));
+    // Cart::total and what it calls, price; push_back, and what that calls, price again.
+    let hues = [(2, 0.3), (3, 0.3), (2, 0.9), (3, 0.62)].map(|(row, across)| hue(&mut browser, row, across));
+    let close = |a: i64, b: i64| ((a - b + 540) % 360 - 180).abs() < 8;
+    assert!(close(hues[0], hues[1]) && close(hues[1], hues[3]) && !close(hues[0], hues[2]), "{hues:?}");
+    browser.click("#legend button:nth-child(2)");
+    assert_eq!(browser.eval("document.querySelector('#search').value"), json!("namespace:std"));
+    assert_eq!(browser.text("#matches"), "40.0 %, 40 samples, in 1 function");
+    // By image there is one colour.
+    browser.eval(
+        "(() => { const c = document.querySelector('#colour'); c.value = 'image'; c.dispatchEvent(new Event('change')); })()",
+    );
+    assert_eq!(browser.eval(legend), json!(["shop100.0 %"]));
+    browser.click("#legend button");
+    assert_eq!(browser.eval("document.querySelector('#search').value"), json!("image:shop"));
+    browser.assert_quiet();
+}
+
+#[test]
+fn the_choice_of_colours_has_the_word_of_the_language() {
+    let go = ["main.main", "net/http.(*conn).serve", "runtime.mallocgc", "crypto/sha256.block"];
+    let python = ["py::<module>:/srv/app.py", "py::total:/srv/cart.py", "py::price:/srv/cart.py", "cfunction_call"];
+    let rust = ["app::main", "<app::Cart as core::ops::Add>::add", "alloc::vec::Vec<T,A>::push", "memcpy"];
+    let both = ["app::main", "app::total", "rocksdb::DBImpl::Get(rocksdb::Slice const&)", "rocksdb::Crc(int)"];
+    let c = ["main", "left", "right", "work"];
+    for (names, label, legend, field) in [
+        (go, "Package colours", json!(["crypto/sha256", "runtime", "net/http"]), "package:crypto/sha256"),
+        (python, "Script colours", json!(["shop", "cart.py"]), "script:shop"),
+        (rust, "Crate colours", json!(["shop", "alloc", "app"]), "crate:shop"),
+        (both, "Library colours", json!(["rocksdb", "app"]), "library:rocksdb"),
+        (c, "Library colours", json!(["shop"]), "library:shop"),
+    ] {
+        let Some(mut browser) = open(&named(names)) else { return };
+        assert_eq!(browser.text("#colour option:checked"), label);
+        let shown = "[...document.querySelectorAll('#legend .label')].map((label) => label.textContent)";
+        assert_eq!(browser.eval(shown), legend, "{label}");
+        browser.click("#legend button");
+        assert_eq!(browser.eval("document.querySelector('#search').value"), json!(field));
+        assert_ne!(browser.text("#matches"), "", "{field}");
+        browser.assert_quiet();
+    }
+}

@@ -2,8 +2,9 @@
 //! wait, the write before that, and its samples; by pointer, by keys, on a small and on a narrow screen, without barriers.
 
 use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use crate::support::barriers::barriers;
 use crate::support::browser::Browser;
 use crate::support::trace_view::ready;
 use flate2::read::GzDecoder;
@@ -242,28 +243,6 @@ fn a_search_finds_fields_tasks_and_numbers_once() {
     // Each upload is a span of its own, however often cores were in it.
     assert_eq!(search(&mut browser, "/^upload$/"), "14 matches");
     browser.assert_quiet();
-}
-
-/// What axe-core finds of levels A and AA in the view that is shown, dark and light.
-fn barriers(browser: &mut Browser, name: &str) {
-    static AXE: std::sync::OnceLock<Option<String>> = std::sync::OnceLock::new();
-    let read = || {
-        let list = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts");
-        let modules = glass_tests::npm::modules(&list).map_err(|reason| eprintln!("axe-core: {reason:#}")).ok()?;
-        std::fs::read_to_string(modules.join("axe-core/axe.min.js")).ok()
-    };
-    let Some(axe) = AXE.get_or_init(read) else {
-        glass_tests::programs::skip("axe-core cannot be installed");
-        return;
-    };
-    if browser.eval("typeof axe") == json!("undefined") {
-        browser.eval(&format!("{axe}; undefined"));
-    }
-    let found = browser.eval_async(
-        "axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa'] }).then(({ violations }) => \
-         violations.map(({ id, nodes }) => [id, nodes.slice(0, 3).map(({ html, failureSummary }) => [html.slice(0, 200), failureSummary])]))",
-    );
-    assert_eq!(found, json!([]), "{name}: {}", serde_json::to_string_pretty(&found).unwrap_or_default());
 }
 
 /// Goes through all views of the page in a window of this size.

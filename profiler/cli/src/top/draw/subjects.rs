@@ -24,9 +24,10 @@ const SECOND: (usize, usize) = (7, 26);
 const HOTTEST_MIN: usize = 18;
 const GAP: usize = 2;
 
-/// Which columns there are, and how wide those of text are; those of 0 are left out.
+/// Which columns there are, and how wide those of text are; those of 0 are left out, as are those that no shown row has a text for.
 struct Widths {
     has_split: bool,
+    number: usize,
     name: usize,
     /// Threads of a process, or the process of a thread.
     second: usize,
@@ -37,17 +38,25 @@ impl Widths {
     fn of(shown: &[&SubjectRow], by: By, width: u16) -> Widths {
         let has_split = width >= COLUMNS_SPLIT;
         let shares = if has_split { 3 * SHARE } else { SHARE };
-        let columns_max = usize::from(width).saturating_sub(shares + NUMBER + 2 * GAP);
+        // Idle and unknown tasks have none.
+        let number = if shown.iter().all(|row| row.number.is_none()) { 0 } else { NUMBER };
+        let columns_max = usize::from(width).saturating_sub(shares + number + 2 * GAP);
         if width < COLUMNS_WIDE {
-            return Widths { has_split, name: columns_max, second: 0, hottest: 0 };
+            return Widths { has_split, number, name: columns_max, second: 0, hottest: 0 };
         }
         let longest = |text: &dyn Fn(&SubjectRow) -> usize| shown.iter().map(|row| text(row)).max().unwrap_or(0);
-        let second = longest(&|row| columns(&second(row, by))).clamp(SECOND.0, SECOND.1.min(columns_max / 2));
+        let second = match longest(&|row| columns(&second(row, by))) {
+            0 => 0,
+            second => second.clamp(SECOND.0, SECOND.1.min(columns_max / 2)) + GAP,
+        };
         let name = longest(&|row| columns(&row.name)).clamp(NAME.0, NAME.1.min(columns_max / 2));
-        match columns_max.saturating_sub(name + second + 2 * GAP) {
-            hottest if hottest >= HOTTEST_MIN => Widths { has_split, name, second, hottest },
-            _ => Widths { has_split, name: columns_max.saturating_sub(second + GAP), second, hottest: 0 },
-        }
+        let hottest = match shown.iter().all(|row| row.hottest.is_none()) {
+            true => 0,
+            false => columns_max.saturating_sub(name + GAP + second),
+        };
+        let name = if hottest >= HOTTEST_MIN { name } else { columns_max.saturating_sub(second) };
+        let hottest = if hottest >= HOTTEST_MIN { hottest } else { 0 };
+        Widths { has_split, number, name, second: second.saturating_sub(GAP), hottest }
     }
 }
 
@@ -62,6 +71,12 @@ fn second(row: &SubjectRow, by: By) -> String {
 
 fn column(text: &str, width: usize) -> String {
     if width == 0 { String::new() } else { pad(&cut_end(text, width), width + GAP) }
+}
+
+/// A process ID or thread ID in its column.
+fn number_in(number: &str, widths: &Widths) -> String {
+    let width = widths.number;
+    if width == 0 { String::new() } else { format!("{number:>width$}") }
 }
 
 /// Draws the rows that fit, the selected one among them.
@@ -97,8 +112,9 @@ fn title(app: &App, rows: usize, widths: &Widths, theme: &Theme, width: u16) -> 
     let name = format!("{}{what} ({}{filter})", if by_name { "▼" } else { "" }, count(rows as u64));
     let split = if widths.has_split { format!("{:>SHARE$}{:>SHARE$}", "user %", "kernel %") } else { String::new() };
     let text = format!(
-        "{:>SHARE$}{split}{number:>NUMBER$}  {}{}{}",
+        "{:>SHARE$}{split}{}  {}{}{}",
         if by_name { "share %" } else { "▼share %" },
+        number_in(number, widths),
         column(&name, widths.name),
         column(second, widths.second),
         column("hottest function", widths.hottest),
@@ -115,7 +131,7 @@ fn line(row: &SubjectRow, by: By, widths: &Widths, is_selected: bool, theme: &Th
         row.hottest.as_ref().map_or(String::new(), |function| squeeze(&short(&function.name), widths.hottest));
     Line::from(vec![
         Span::styled(format!("{:>SHARE$}", percent(row.share)), style(theme.share(row.share))),
-        Span::styled(format!("{split}{number:>NUMBER$}  "), style(Style::new())),
+        Span::styled(format!("{split}{}  ", number_in(&number, widths)), style(Style::new())),
         Span::styled(column(&row.name, widths.name), style(Style::new())),
         Span::styled(column(&second(row, by), widths.second), style(theme.image())),
         Span::styled(column(&hottest, widths.hottest), style(theme.place())),

@@ -22,7 +22,7 @@ const GAP: usize = 2;
 /// The least columns of names where there is room: so many that the title fits.
 const NAME_MIN: usize = 32;
 
-/// Widths of the three columns of text; those of 0 are left out.
+/// Widths of the three columns of text; those of 0 are left out, as are those that no shown row has a text for.
 struct Widths {
     name: usize,
     image: usize,
@@ -37,13 +37,15 @@ impl Widths {
         let longest = |text: &dyn Fn(&Row) -> usize| shown.iter().map(|row| text(row)).max().unwrap_or(0);
         // In a narrow window a single image is left out, and in a very narrow one all images.
         let is_one = shown.windows(2).all(|pair| pair[0].function.image == pair[1].function.image);
-        let image = match (is_one && width < COLUMNS_WIDE) || width < COLUMNS_PLACES {
-            true => 0,
-            false => longest(&|row| columns(&row.function.image)).max(5).min(columns_max / 5),
+        let image = match longest(&|row| columns(&row.function.image)) {
+            0 => 0,
+            _ if (is_one && width < COLUMNS_WIDE) || width < COLUMNS_PLACES => 0,
+            image => image.max(5).min(columns_max / 5),
         };
-        let place = match width < COLUMNS_PLACES {
-            true => 0,
-            false => longest(&|row| columns(&place(&row.place))).max(12).min(columns_max * 3 / 10),
+        let place = match longest(&|row| columns(&place(&row.place))) {
+            0 => 0,
+            _ if width < COLUMNS_PLACES => 0,
+            place => place.max(12).min(columns_max * 3 / 10),
         };
         let taken: usize = [image, place].iter().filter(|width| **width > 0).map(|width| width + GAP).sum();
         // Of all rows, so that columns stay where they are when one scrolls.

@@ -26,7 +26,7 @@ const NAME: (usize, usize) = (14, 32);
 /// Lines for what the selected task waits on.
 const DETAIL_ROWS_MAX: usize = 3;
 
-/// Columns of the table: of its two texts, and which numbers there is room for.
+/// Columns of the table: of its two texts, and which numbers there is room for. That of waits is 0 if no task waits.
 struct Widths {
     name: usize,
     wait: usize,
@@ -40,17 +40,21 @@ impl Widths {
     /// for both, numbers are left out, the least useful first.
     fn of(rows: &[&Row], width: usize) -> Widths {
         let longest = |text: &dyn Fn(&Row) -> usize| rows.iter().map(|row| text(row)).max().unwrap_or(0);
-        let name = longest(&|row| columns(&row.name)).clamp(NAME.0, NAME.1);
+        let waits = longest(&|row| columns(&row.waits_for));
+        let wait_min = if waits == 0 { 0 } else { WAIT_MIN };
+        // Names get the room of waits if there are none.
+        let name_max = if waits == 0 { width.max(NAME.1) } else { NAME.1 };
+        let name = longest(&|row| columns(&row.name)).clamp(NAME.0, name_max);
         let columns_max = width.saturating_sub(1 + 1 + STATE + 1 + SINCE + 2);
         let mut numbers = [POLLS, SHARE, LONGEST];
         for left_out in [2, 0, 1] {
-            if columns_max < numbers.iter().sum::<usize>() + name + WAIT_MIN {
+            if columns_max < numbers.iter().sum::<usize>() + name + wait_min {
                 numbers[left_out] = 0;
             }
         }
         let columns_max = columns_max.saturating_sub(numbers.iter().sum());
         let name = name.min(columns_max);
-        let wait = longest(&|row| columns(&row.waits_for)).max(WAIT_MIN).min(columns_max - name);
+        let wait = waits.max(wait_min).min(columns_max - name);
         Widths { name, wait, polls: numbers[0], share: numbers[1], longest: numbers[2] }
     }
 }
@@ -116,7 +120,7 @@ fn head_lines(app: &App, theme: &Theme, width: u16) -> Vec<Line<'static>> {
         Span::styled(format!("{} lost", count(picture.lost)), lost_style),
     ];
     if !picture.has_answered {
-        second.push(Span::styled(", not switched on yet: the guest sleeps", theme.quiet()));
+        second.push(Span::styled(", not switched on yet: the service sleeps", theme.quiet()));
     }
     if picture.left_out > 0 {
         second.push(Span::styled(format!(", {} of more tasks", count(picture.left_out)), lost_style));
@@ -240,7 +244,7 @@ const KEYS: [(&str, &str); 12] = [
     ("/", "show only tasks with a text in their name or wait"),
     ("p r", "pause the display; forget longest polls and ended tasks"),
     ("Esc", "one step back: filter, selection, then quit"),
-    ("q Ctrl-C", "quit; the guest continues to run"),
+    ("q Ctrl-C", "quit; the service continues to run"),
 ];
 
 /// The table as text, for pipes and for the normal screen at the end.
@@ -296,6 +300,14 @@ mod tests {
         golden("tasks.txt", &text(&app, 3, None));
         press(&mut app, "?");
         golden("tasks-help-80x24.txt", &frame(&app, 80, 24));
+    }
+
+    #[test]
+    fn tasks_that_do_not_wait_have_no_column_for_it() {
+        let mut app = app();
+        app.picture.rows.iter_mut().for_each(|row| row.waits_for.clear());
+        let drawn = frame(&app, 80, 24);
+        assert!(!drawn.contains("waits on") && drawn.contains("polls/s"), "{drawn}");
     }
 
     #[test]

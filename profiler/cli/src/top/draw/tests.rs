@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use glass_profiler_core::live::names::Function;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
@@ -39,6 +40,33 @@ fn the_table_in_a_small_and_a_wide_window() {
     golden("table-140x40.txt", &text(&frame(&app, &Theme::plain(), 140, 40)));
     press(&mut app, "lt/poll");
     golden("lines-80x24.txt", &text(&frame(&app, &Theme::plain(), 80, 24)));
+}
+
+#[test]
+fn a_guest_without_lines_has_no_column_for_them() {
+    let mut without_lines = picture();
+    without_lines.view.functions.iter_mut().for_each(|row| row.place = None);
+    let mut app = app();
+    app.show(Arc::new(without_lines.clone()));
+    golden("without-lines-80x24.txt", &text(&frame(&app, &Theme::plain(), 80, 24)));
+    // One without names of images has no column for those either, however wide the window.
+    for row in &mut without_lines.view.functions {
+        row.function = Arc::new(Function { image: String::new(), ..(*row.function).clone() });
+    }
+    app.show(Arc::new(without_lines));
+    golden("without-images-140x24.txt", &text(&frame(&app, &Theme::plain(), 140, 24)));
+}
+
+#[test]
+fn processes_without_ids_and_functions_have_no_columns_for_them() {
+    use glass_profiler_core::live::threads::By;
+    let mut of_idle = picture_by(By::Process);
+    of_idle.view.subjects.retain(|row| row.number.is_none());
+    of_idle.view.subjects.iter_mut().for_each(|row| row.hottest = None);
+    let mut app = app();
+    press(&mut app, "g");
+    app.show(Arc::new(of_idle));
+    golden("processes-idle-140x24.txt", &text(&frame(&app, &Theme::plain(), 140, 24)));
 }
 
 #[test]

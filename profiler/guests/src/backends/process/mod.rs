@@ -13,7 +13,6 @@ use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -25,7 +24,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::error::GuestError;
 use crate::files::VDSO;
-use crate::proc::{Descendant, descendants, has_ended, living, parse_maps, threads};
+use crate::proc::{self, Descendant, descendants, has_ended, living, parse_maps, threads};
 use crate::sys::{Held, PerfEvent, PerfSettings, RedZone, monotonic_ns, raise_descriptor_limit};
 use crate::{Counts, Flow, Source};
 use kernel::{Kernel, Texts};
@@ -183,19 +182,13 @@ fn ring_sizes(cpus: usize) -> impl Iterator<Item = usize> {
     RING_BYTES.into_iter().filter(move |bytes| *bytes <= least || bytes * cpus <= RINGS_BYTES_MAX)
 }
 
-/// Whether a process runs as the same user as we do.
-fn is_own(pid: u32) -> bool {
-    let user = |path: String| fs::metadata(path).ok().map(|metadata| metadata.uid());
-    user(format!("/proc/{pid}")).is_some_and(|owner| user("/proc/self".to_owned()) == Some(owner))
-}
-
 fn not_permitted(pid: u32) -> GuestError {
     let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
     let remedy = match paranoid.trim().parse::<i32>() {
         Ok(level) if level > 2 => format!(
             "kernel.perf_event_paranoid is {level}; permit it for your own processes with `sysctl kernel.perf_event_paranoid=2`, or run glass as root or with CAP_PERFMON"
         ),
-        _ if is_own(pid) => "it is your own, so a security filter forbids perf_event_open: allow it in the container's seccomp profile, or run glass outside of the container".to_owned(),
+        _ if proc::owner(pid).is_some_and(proc::is_us) => "it is your own, so a security filter forbids perf_event_open: allow it in the container's seccomp profile, or run glass outside of the container".to_owned(),
         _ => "it belongs to another user or is protected: run glass as root, or give it CAP_PERFMON and CAP_SYS_PTRACE (setcap cap_perfmon,cap_sys_ptrace+ep on its file)".to_owned(),
     };
     GuestError::NotPermitted { action: format!("sample process {pid}"), remedy }

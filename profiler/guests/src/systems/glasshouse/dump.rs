@@ -234,7 +234,7 @@ impl Source for DumpedTrace {
         }
         let lost = self.reader.counts().lost;
         if lost > 0 {
-            sink(Event::Warning(format!("{lost} events of the guest's rings are not in the file: it is cut off")));
+            sink(Event::Warning(format!("{lost} events of the service's rings are not in the file: it is cut off")));
         }
         // The time of the dump is unknown; the newest event is placed at the present.
         let ticks_per_second = self.reader.page().map_or(0, |page| page.ticks_per_second);

@@ -153,14 +153,14 @@ impl Live {
         }
         if switch.was_taken_over(&page) {
             sink(Event::Warning(
-                "another recorder has switched the guest's groups of events meanwhile: from then on it has its own in this recording, and they are left as they are"
+                "another recorder has switched the service's groups of events meanwhile: from then on it has its own in this recording, and they are left as they are"
                     .to_owned(),
             ));
         }
         if !self.is_sleep_reported && switch.waited().is_some_and(|waited| waited > ANSWER_PATIENCE) {
             self.is_sleep_reported = true;
             sink(Event::Warning(
-                "the guest takes long to switch its events on or off: it sleeps or is very busy, and does so in its next round".to_owned(),
+                "the service takes long to switch its events on or off: it sleeps or is very busy, and does so in its next round".to_owned(),
             ));
         }
         let restless = self.offset.is_restless(read_pair().time_ns);
@@ -328,9 +328,9 @@ fn untraced(requested: usize, on: u32) -> Option<String> {
         0 if requested > 0 => Some(format!(
             "none of the {requested} chosen functions is traced: a VM with several cores cannot switch them; start it with one core"
         )),
-        on if on < requested => {
-            Some(format!("{on} of the {requested} chosen functions are traced: the guest could not switch the others"))
-        }
+        on if on < requested => Some(format!(
+            "{on} of the {requested} chosen functions are traced: the service could not switch the others"
+        )),
         _ => None,
     }
 }

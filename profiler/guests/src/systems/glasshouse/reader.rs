@@ -169,10 +169,10 @@ impl<M: TraceMemory> TraceReader<M> {
         // Reported once, and not again while the words do not change.
         match &problem {
             Some(problem) if known.is_none_or(|known| known.index.is_some()) => {
-                sink(Event::Warning(format!("ring {slot} of the guest is not read: {problem}")));
+                sink(Event::Warning(format!("ring {slot} of the service is not read: {problem}")));
             }
             None if again => sink(Event::Warning(format!(
-                "ring {slot} of the guest has begun again: what it held before may be incomplete"
+                "ring {slot} of the service has begun again: what it held before may be incomplete"
             ))),
             _ => {}
         }

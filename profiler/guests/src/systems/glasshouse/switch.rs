@@ -51,10 +51,10 @@ pub(super) struct Answer {
 fn cannot_write(error: io::Error) -> GuestError {
     match error.kind() {
         io::ErrorKind::PermissionDenied => GuestError::NotPermitted {
-            action: "write into the guest's control pages".to_owned(),
-            remedy: "run glass as the user who started the guest, or as root".to_owned(),
+            action: "write into the service's control pages".to_owned(),
+            remedy: "run glass as the user who started it, or as root".to_owned(),
         },
-        _ => GuestError::System { action: "write into the guest's control pages".to_owned(), error },
+        _ => GuestError::System { action: "write into the service's control pages".to_owned(), error },
     }
 }
 
@@ -93,7 +93,7 @@ impl Switch {
                 (page.groups_before, (pid != own && page.groups != page.groups_before).then_some(text))
             }
             pid => {
-                let text = format!("process {pid} traces this guest too: it gets our groups of events from now on");
+                let text = format!("process {pid} traces this service too: it gets our groups of events from now on");
                 (page.groups_before, Some(text))
             }
         };

@@ -269,6 +269,20 @@ impl Browser {
         self.call("Input.dispatchKeyEvent", json!({"type": "keyUp", "key": key}));
     }
 
+    /// Presses Tab, which moves the focus, and returns what has it then: its id, or else its name, its text or its element.
+    pub fn tab(&mut self) -> String {
+        let key = json!({"key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9, "nativeVirtualKeyCode": 9});
+        for kind in ["keyDown", "keyUp"] {
+            let mut event = key.clone();
+            event["type"] = json!(kind);
+            self.call("Input.dispatchKeyEvent", event);
+        }
+        let focused = self.eval(
+            "(() => { const e = document.activeElement; return e === document.body ? 'BODY' : e.id || e.name || e.textContent.trim() || e.getAttribute('aria-label') || e.tagName; })()",
+        );
+        focused.as_str().expect("a text").to_owned()
+    }
+
     pub fn type_text(&mut self, text: &str) {
         self.call("Input.insertText", json!({"text": text}));
     }

@@ -1,5 +1,6 @@
 //! What the tests of reports share.
 
+pub mod barriers;
 pub mod browser;
 pub mod profiles;
 pub mod trace_view;
