@@ -18,7 +18,7 @@ const FACTOR_LOG2: u8 = 2;
 const WINDOW_BYTES_MAX: usize = 0xffff << FACTOR_LOG2;
 /// The smallest one: two segments and more.
 const WINDOW_BYTES_MIN: usize = 4096;
-/// Connections that are told apart. Those that have a number in common are handled as one, which costs space or time, no data.
+/// Connections that are distinguished. Those that have a number in common are handled as one, which costs space or time, no data.
 const COUNT: usize = 1 << 12;
 /// How much of a frame has to be known: the longest headers of Ethernet, IP and TCP.
 pub(crate) const HEADERS_BYTES_MAX: usize = 14 + 60 + 60;
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(sent(&mut connections, 1, ACK, 0), (0, false));
         sent(&mut connections, 2, SYN | ACK, 65535);
         assert_eq!(sent(&mut connections, 1, ACK, 8192).0, 50_000 / 4);
-        // Sent again, it is no other one.
+        // Retransmitted, it is no other one.
         sent(&mut connections, 2, SYN | ACK, 65535);
         assert_eq!(sent(&mut connections, 1, ACK, 8192).0, 50_000 / 4);
         connections.receive(&reset(2));

@@ -118,7 +118,7 @@ impl Stream {
         }
     }
 
-    /// Loses the long ones of the whole frames that were read, which are sent again soon; or all, if that does not help.
+    /// Loses the long ones of the whole frames that were read, which are retransmitted soon; or all, if that does not help.
     fn lose(&mut self) -> io::Result<()> {
         if self.lost == 0 {
             eprintln!("the guest receives no frames; those for which there is no room are lost");
@@ -140,7 +140,7 @@ impl Stream {
     }
 
     /// Makes room for a read: more memory at first, then that of frames which are lost.
-    fn make_room(&mut self) -> io::Result<()> {
+    fn free_space(&mut self) -> io::Result<()> {
         if self.last - self.first < self.received.len() {
             return Ok(());
         }
@@ -215,7 +215,7 @@ impl Stream {
     /// Sends a frame so that what follows is not read together with it.
     ///
     /// passt, as of March 2023, reads all that there is, and then handles all frames of a connection in one call, or each in a call of its own;
-    /// two while a connection is opened, or is closed by the guest, make it count below zero and never end (it is mended in its commit 043a70b of
+    /// two while a connection is opened, or is closed by the guest, make it count below zero and never end (it is fixed in its commit 043a70b of
     /// September 2023). A read ends behind bytes that a descriptor came with, and passt reads on if those bytes end within a frame.
     fn send_last(&mut self, frame: &[u8]) {
         let mut bytes = [&(frame.len() as u32).to_be_bytes()[..], frame].concat();
@@ -320,7 +320,7 @@ impl Link for Stream {
     fn relieve(&mut self) {
         for _ in 0..READS_MAX {
             // Why there is no network any more is kept.
-            if self.ended.is_some() || self.make_room().and_then(|()| self.fill()).is_err() {
+            if self.ended.is_some() || self.free_space().and_then(|()| self.fill()).is_err() {
                 return;
             }
         }

@@ -375,7 +375,7 @@ fn a_guest_that_cannot_send_does_not_hold_up_the_host() {
     assert!(host.write(&frames).is_ok(), "the host would wait for ever");
 }
 
-/// A network that is blocked as often as it is asked the first times.
+/// A network that is blocked so many times at first.
 struct Blocked(usize);
 
 impl Link for Blocked {

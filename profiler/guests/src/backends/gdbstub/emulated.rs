@@ -1,6 +1,6 @@
 //! The block of instructions that QEMU's emulator is executing, from QEMU's memory.
 //!
-//! A vCPU that is emulated stops between two blocks, and its registers do not show the one before. QEMU knows more: the instruction pointer in its
+//! A vCPU that is emulated stops between two blocks, and its registers do not show the one before. QEMU has more: the instruction pointer in its
 //! state of the vCPU is that of an instruction of the block, from the block's start on, until the emulator has left it (from 7.2 on, where translated code does not
 //! depend on its address: `CF_PCREL`, target/i386/tcg/translate.c). Translated code has the address of that state in a register of the host
 //! (`TCG_AREG0`, tcg/HOST/tcg-target.h), and it begins with the general registers and the instruction pointer (`CPUX86State`, target/i386/cpu.h).

@@ -110,7 +110,7 @@ struct Vcpu {
     usual_stop: UsualStop,
     /// The registers at the last sample.
     last: Option<CoreState>,
-    /// `thread` is known to run this vCPU; else its name says so.
+    /// `thread` is known to run this vCPU; else it has only its name.
     is_certain: bool,
     /// The VMM's descriptor of this vCPU.
     descriptor: i32,
@@ -315,7 +315,7 @@ impl KvmVm {
         Ok(Taken { samples, stood_until_ns: was_stolen.then_some(had_cpu_ns) })
     }
 
-    /// Whether a thread that has stopped runs the vCPU that its name says. If not it is released, and the two vCPUs exchange their threads.
+    /// Whether a thread that has stopped runs the vCPU whose name it has. If not it is released, and the two vCPUs exchange their threads.
     fn check_thread(&mut self, position: usize, call: Call) -> Result<bool, GuestError> {
         let vcpu = &mut self.vcpus[position];
         // Outside of KVM_RUN nothing shows it.
