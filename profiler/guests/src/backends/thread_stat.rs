@@ -6,11 +6,13 @@ use std::os::unix::fs::FileExt;
 /// The number of the word after the thread's name in `/proc/PID/task/TID/stat` that is its CPU (proc(5)).
 const PROCESSOR_WORD: usize = 36;
 
-/// What a thread does. Reading it takes some 10 us.
+/// The state of a thread. Reading it takes 1.5 us (2026-11-27, Intel Xeon).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ThreadStat {
     /// It runs, or waits only for a CPU.
     pub(super) is_runnable: bool,
+    /// It sleeps until it is woken.
+    pub(super) is_asleep: bool,
     /// The CPU on which it runs, or ran last.
     pub(super) cpu: usize,
 }
@@ -26,9 +28,9 @@ impl ThreadStat {
     fn parse(stat: &str) -> Option<ThreadStat> {
         // The name in brackets may contain any characters.
         let mut words = stat.rsplit_once(')')?.1.split_ascii_whitespace();
-        let is_runnable = words.next()? == "R";
+        let state = words.next()?;
         let cpu = words.nth(PROCESSOR_WORD - 1)?.parse().ok()?;
-        Some(ThreadStat { is_runnable, cpu })
+        Some(ThreadStat { is_runnable: state == "R", is_asleep: state == "S", cpu })
     }
 }
 
@@ -40,8 +42,9 @@ mod tests {
     fn a_line_of_proc() {
         let words: Vec<String> = (4..=52).map(|word| word.to_string()).collect();
         let of = |state| ThreadStat::parse(&format!("7 (a ) b) {state} {}", words.join(" ")));
-        assert_eq!(of("R"), Some(ThreadStat { is_runnable: true, cpu: 39 }));
-        assert_eq!(of("S"), Some(ThreadStat { is_runnable: false, cpu: 39 }));
+        for (state, is_runnable, is_asleep) in [("R", true, false), ("S", false, true), ("t", false, false)] {
+            assert_eq!(of(state), Some(ThreadStat { is_runnable, is_asleep, cpu: 39 }));
+        }
         assert_eq!(ThreadStat::parse("7 (a) S 1"), None);
         assert_eq!(ThreadStat::parse(""), None);
         assert!(ThreadStat::read(&File::open("/proc/thread-self/stat").unwrap()).unwrap().is_runnable);

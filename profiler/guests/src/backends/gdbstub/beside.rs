@@ -25,7 +25,8 @@ impl Beside {
     pub(super) fn follow<'a>(&mut self, mut vcpus: impl Iterator<Item = &'a File>) {
         let Some(allowed) = self.allowed else { return };
         // The CPU of one that waits is no better than any.
-        let Some(stat) = vcpus.find_map(|stat| ThreadStat::read(stat).filter(|stat| stat.is_runnable)) else { return };
+        let runnable = |stat| ThreadStat::read(stat).filter(|stat| stat.is_runnable);
+        let Some(stat) = vcpus.find_map(runnable) else { return };
         if self.now != Some(stat.cpu)
             && let Some(only) = allowed.only(stat.cpu)
             && only.apply_to_this_thread().is_ok()

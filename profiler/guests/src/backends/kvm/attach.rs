@@ -9,7 +9,6 @@ use glass_profiler_core::guest::GuestKind;
 
 use super::affinity::Affinity;
 use super::page::{self, RunPage};
-use super::schedule::UsualStop;
 use super::threads::{Found, Search};
 use super::vcpu::Hold;
 use super::vmm::VmmStacks;
@@ -120,11 +119,11 @@ impl KvmVm {
                 is_synced: false,
                 stat: open("stat"),
                 schedule: open("schedstat"),
-                usual_stop: UsualStop::new(),
                 last: None,
                 is_certain,
                 descriptor: descriptor.number,
                 pending: None,
+                is_silent: true,
                 slept_at: None,
                 waiting: Waiting::new(pid, id),
                 is_outside: false,

@@ -28,13 +28,13 @@ mod waiting;
 mod whole;
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use glass_profiler_core::event::{Event, RawSample};
 use glass_profiler_core::model::State;
 
 use crate::arch::x86_64::CoreState;
+use crate::backends::thread_stat::ThreadStat;
 use crate::error::GuestError;
 use crate::find::vcpus;
 use crate::memory::AddressSpace;
@@ -45,7 +45,6 @@ use crate::systems::plan::{self, CopyPlan, HeldCore, Room, TaskPlan};
 use crate::{Attempt, Guest, Taken};
 use affinity::Affinity;
 use page::RunPage;
-use schedule::UsualStop;
 pub(crate) use vcpu::is_run;
 use vcpu::{Call, Hold, Thread};
 use vmm::VmmStacks;
@@ -78,20 +77,10 @@ struct Pending {
     start_ns: u64,
     /// For how long the thread has waited for a CPU until then, if that is known.
     waited_ns: Option<u64>,
-    /// What the thread did.
-    was: Was,
+    /// The thread sleeps.
+    sleeps: bool,
     /// Room for what it copies, allocated while the guest runs.
     room: Room,
-}
-
-/// What a thread does, seen without stopping it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Was {
-    /// It has a CPU, or waits for one.
-    Runnable,
-    Asleep,
-    /// It was stopped, ends, or this is not known.
-    Other,
 }
 
 /// A vCPU and its thread.
@@ -103,11 +92,10 @@ struct Vcpu {
     thread: Thread,
     /// `KVM_RUN` has returned since registers were requested.
     is_synced: bool,
-    /// `/proc/PID/task/TID/stat`: its CPU, and what it does.
+    /// `/proc/PID/task/TID/stat`: its CPU, and for guests that do not report it, whether it sleeps.
     stat: Option<File>,
     /// `/proc/PID/task/TID/schedstat`: for how long it waited for a CPU.
     schedule: Option<File>,
-    usual_stop: UsualStop,
     /// The registers at the last sample.
     last: Option<CoreState>,
     /// `thread` is known to run this vCPU; else it has only its name.
@@ -116,6 +104,8 @@ struct Vcpu {
     descriptor: i32,
     /// The sample for which it was requested to stop, until it does.
     pending: Option<Pending>,
+    /// The guest did not report the state of this vCPU, the last time.
+    is_silent: bool,
     /// Where a guest that does not report it was when the thread slept in `KVM_RUN`, the last time.
     slept_at: Option<u64>,
     waiting: Waiting,
@@ -181,6 +171,8 @@ struct Core<'a> {
     memory: &'a Ram,
     translator: Translator,
     rest: Rest,
+    /// Whether that was requested.
+    was_asked: bool,
 }
 
 impl AddressSpace for Core<'_> {
@@ -191,6 +183,7 @@ impl AddressSpace for Core<'_> {
 
 impl HeldCore for Core<'_> {
     fn is_halted(&mut self) -> Result<bool, GuestError> {
+        self.was_asked = true;
         let Some((address, has_slept_here)) = self.rest.at.filter(|_| !self.rest.is_halted) else {
             return Ok(self.rest.is_halted);
         };
@@ -220,9 +213,10 @@ impl KvmVm {
         self.warm(position);
         let vcpu = &mut self.vcpus[position];
         let room = self.plan.room();
-        let was = vcpu.stat.as_ref().map_or(Was::Other, was);
-        let waited_ns = vcpu.schedule.as_ref().filter(|_| was == Was::Runnable).and_then(schedule::waited_ns);
-        let pending = Pending { start_ns: monotonic_ns(), waited_ns, was, room };
+        // A thread that sleeps in KVM_RUN waits for its guest to be woken, or started.
+        let sleeps = vcpu.is_silent && vcpu.stat.as_ref().and_then(ThreadStat::read).is_some_and(|stat| stat.is_asleep);
+        let waited_ns = vcpu.schedule.as_ref().and_then(schedule::waited_ns);
+        let pending = Pending { start_ns: monotonic_ns(), waited_ns, sleeps, room };
         match vcpu.thread.hold_at_once(&self.signals)? {
             Hold::Yes(call) => Ok(Attempt::Taken(self.finish(position, call, pending)?)),
             Hold::Ended => Ok(Attempt::Taken(Taken::default())),
@@ -239,7 +233,7 @@ impl KvmVm {
         let vcpu = &self.vcpus[position];
         let Some(state) = vcpu.last.filter(|_| self.plan.has_tasks()) else { return };
         let rest = Rest { is_halted: false, at: None };
-        let mut core = Core { memory: &self.memory, translator: Translator::new(state.paging), rest };
+        let mut core = Core { memory: &self.memory, translator: Translator::new(state.paging), rest, was_asked: false };
         // The vCPU runs: whatever is found is no sample.
         let _ = std::hint::black_box(self.plan.sample(vcpu.index as usize, state, &mut core, self.plan.room()));
     }
@@ -260,18 +254,15 @@ impl KvmVm {
 
     /// The sample of a stopped vCPU, which resumes.
     fn finish(&mut self, position: usize, call: vcpu::Call, pending: Pending) -> Result<Taken, GuestError> {
-        let Pending { start_ns, waited_ns, was, room } = pending;
+        let Pending { start_ns, waited_ns, sleeps, room } = pending;
         if !self.check_thread(position, call)? {
             return Ok(Taken::default());
         }
         let vcpu = &mut self.vcpus[position];
         let stop_ns = monotonic_ns();
-        let was_stolen = schedule::was_waiting(vcpu.schedule.as_ref(), waited_ns, stop_ns - start_ns);
-        let had_cpu_ns = vcpu.usual_stop.had_cpu_ns(start_ns..stop_ns);
+        let was_stolen = schedule::was_waiting(vcpu.schedule.as_ref(), waited_ns, start_ns..stop_ns);
         if was_stolen {
-            vcpu.thread.stood_until(had_cpu_ns);
-        } else if was == Was::Runnable {
-            vcpu.usual_stop.note(stop_ns - start_ns);
+            vcpu.thread.stood_until(stop_ns);
         }
         vcpu.is_outside = call.run_on.is_none();
         // Another process has stopped all of the VMM.
@@ -282,18 +273,18 @@ impl KvmVm {
             let Some(state) = state else { return Ok(is_stopped.then(|| vcpu.paused(None))) };
             let translator = Translator::new(state.paging);
             let rip = state.registers.rip;
-            // A thread that sleeps in KVM_RUN waits for its guest to be woken, or started.
-            let is_asleep = was == Was::Asleep && call.run_on.is_some();
+            let is_asleep = sleeps && call.run_on.is_some();
             let rest = Rest {
                 is_halted: is_asleep || (!call.interrupted && vcpu.has_exited_to_halt()),
                 // Code without privileges cannot halt.
                 at: (call.run_on.is_some() && state.is_privileged).then(|| (rip, vcpu.slept_at == Some(rip))),
             };
-            let mut core = Core { memory: &self.memory, translator, rest };
+            let mut core = Core { memory: &self.memory, translator, rest, was_asked: false };
             let sample = match vcpu.is_nested() {
                 true => plan::nested(vcpu.index, state),
                 false => self.plan.sample(vcpu.index as usize, state, &mut core, room)?,
             };
+            vcpu.is_silent = core.was_asked;
             if is_asleep {
                 vcpu.slept_at = Some(rip);
             }
@@ -312,7 +303,7 @@ impl KvmVm {
         vcpu.thread.release()?;
         let frozen_ns = vcpu.thread.take_frozen_ns();
         let samples = sample?.map(|sample| RawSample { time_ns: start_ns, frozen_ns, ..sample }).into_iter().collect();
-        Ok(Taken { samples, stood_until_ns: was_stolen.then_some(had_cpu_ns) })
+        Ok(Taken { samples, stood_until_ns: was_stolen.then_some(stop_ns) })
     }
 
     /// Whether a thread that has stopped runs the vCPU whose name it has. If not it is released, and the two vCPUs exchange their threads.
@@ -351,7 +342,7 @@ impl KvmVm {
             None => None,
             Some(state) => {
                 let (translator, rest) = (Translator::new(state.paging), Rest { is_halted, at: None });
-                let mut core = Core { memory: &self.memory, translator, rest };
+                let mut core = Core { memory: &self.memory, translator, rest, was_asked: false };
                 let sample = self.plan.sample(vcpu.index as usize, state, &mut core, self.plan.room())?;
                 Some(match self.vmm {
                     Some(vmm) => vmm.above_waiting(sample, &vcpu.waiting),
@@ -420,17 +411,6 @@ fn in_the_vmm(sample: RawSample) -> RawSample {
     match sample.state {
         State::Running | State::Spinning => RawSample { state: State::InVmm, ..sample },
         _ => sample,
-    }
-}
-
-/// What a thread does by its `stat` file. Reading it takes 1.5 us (2026-11-27, Intel Xeon).
-fn was(stat: &File) -> Was {
-    let mut bytes = [0; 512];
-    let count = stat.read_at(&mut bytes, 0).unwrap_or(0);
-    match threads::parse_stat(&String::from_utf8_lossy(&bytes[..count])) {
-        Some(('R', _)) => Was::Runnable,
-        Some(('S', _)) => Was::Asleep,
-        _ => Was::Other,
     }
 }
 

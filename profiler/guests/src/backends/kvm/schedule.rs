@@ -1,15 +1,15 @@
 //! Whether a vCPU's thread was runnable while the host ran something else: its time is stolen from the guest.
 //!
 //! The kernel counts for how long each thread waits for a CPU, and adds a wait when it is over (`run_delay` of `struct sched_info`). A thread that
-//! waits for a CPU does not stop before it gets one. So a thread that was runnable when it was requested to stop, and has waited until it stopped, was waiting
-//! already: on a CPU it would have stopped within microseconds. One that was asleep waits because of the request.
+//! waits for a CPU does not stop before it gets one. So a wait that ended between the request to stop and the stop, and is longer than this, began
+//! before the request: the thread was waiting when it was to be sampled. A thread that our own wake-up, or the request, has made wait began later.
 
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-/// A shorter wait is not counted: our thread may have taken the vCPU's CPU when it woke for this sample.
-const WAIT_NS_MIN: u64 = 100_000;
+/// By how much a wait has to be longer than the stop took: our thread may have taken the vCPU's CPU when it woke for this sample.
+const LONGER_NS: u64 = 50_000;
 /// A stop that takes less than this is not looked at: the thread was on a CPU, or about to be.
 const AT_ONCE_NS: u64 = 30_000;
 
@@ -25,44 +25,20 @@ fn parse(text: &str) -> Option<u64> {
     text.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// Whether a thread that was runnable when it was requested to stop was waiting for a CPU; it has just stopped, `took_ns` later. `before_ns` is for how long it had
-/// waited until the request.
-pub(super) fn was_waiting(schedule: Option<&File>, before_ns: Option<u64>, took_ns: u64) -> bool {
+/// Whether a thread was waiting for a CPU when it was requested to stop, at the start of `stop`; it has just stopped, at the end. `before_ns` is for how
+/// long it had waited until the request.
+pub(super) fn was_waiting(schedule: Option<&File>, before_ns: Option<u64>, stop: Range<u64>) -> bool {
+    let took_ns = stop.end.saturating_sub(stop.start);
     if took_ns < AT_ONCE_NS {
         return false;
     }
     let (Some(schedule), Some(before_ns)) = (schedule, before_ns) else { return false };
-    waited_ns(schedule).is_some_and(|now_ns| is_long(before_ns, now_ns))
+    waited_ns(schedule).is_some_and(|now_ns| began_before(now_ns.saturating_sub(before_ns), took_ns))
 }
 
-/// How long a stop takes of a thread that has a CPU: until it leaves the guest, and until we know.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct UsualStop {
-    average_ns: u64,
-}
-
-impl UsualStop {
-    pub(super) fn new() -> UsualStop {
-        UsualStop { average_ns: AT_ONCE_NS }
-    }
-
-    /// Takes note of a stop for which the thread did not wait.
-    pub(super) fn note(&mut self, took_ns: u64) {
-        /// One in so many.
-        const WEIGHT: u64 = 16;
-        // One that had to be woken on a busy host is none of these.
-        let took_ns = took_ns.min(WAIT_NS_MIN);
-        self.average_ns = (self.average_ns * (WEIGHT - 1) + took_ns) / WEIGHT;
-    }
-
-    /// When a thread that waited for a CPU got it, if it was requested to stop at the start of `stop` and known to have stopped at the end.
-    pub(super) fn had_cpu_ns(self, stop: Range<u64>) -> u64 {
-        stop.end.saturating_sub(self.average_ns).max(stop.start)
-    }
-}
-
-fn is_long(before_ns: u64, now_ns: u64) -> bool {
-    now_ns.saturating_sub(before_ns) >= WAIT_NS_MIN
+/// Whether a wait that has ended began before the request to stop, which took so long.
+fn began_before(waited_ns: u64, took_ns: u64) -> bool {
+    waited_ns >= took_ns.saturating_add(LONGER_NS)
 }
 
 #[cfg(test)]
@@ -80,26 +56,11 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_waited_had_its_cpu_before_it_was_known_to_have_stopped() {
-        let mut usual = UsualStop::new();
-        (0..100).for_each(|_| usual.note(60_000));
-        let had = usual.had_cpu_ns(1_000_000..3_000_000);
-        assert!(had.abs_diff(2_940_000) < 1_000, "{had}");
-        assert_eq!(usual.had_cpu_ns(1_000_000..1_010_000), 1_000_000);
-        (0..100).for_each(|_| usual.note(50_000_000));
-        assert!(usual.had_cpu_ns(0..3_000_000) >= 3_000_000 - WAIT_NS_MIN);
-    }
-
-    #[test]
-    fn waits_that_are_long_enough() {
-        assert!(is_long(1_000_000, 4_000_000));
-        assert!(is_long(1_000_000, 1_000_000 + WAIT_NS_MIN));
-        // It ran on a CPU; our wake-up preempted it.
-        assert!(!is_long(1_000_000, 1_000_000));
-        assert!(!is_long(1_000_000, 1_000_000 + WAIT_NS_MIN - 1));
-        let own = File::open("/proc/thread-self/schedstat").unwrap();
-        // Its wait is longer than this test's, or that until the request was not read: the thread was asleep.
-        assert!(!was_waiting(Some(&own), Some(u64::MAX), AT_ONCE_NS));
-        assert!(!was_waiting(Some(&own), None, AT_ONCE_NS));
+    fn waits_that_began_before_the_request() {
+        assert!(began_before(3_000_000, 1_000_000));
+        // It ran, and was preempted after the request; it ran on a CPU; our wake-up preempted it.
+        assert!(!began_before(990_000, 1_000_000));
+        assert!(!began_before(0, 40_000));
+        assert!(!began_before(70_000, 40_000));
     }
 }

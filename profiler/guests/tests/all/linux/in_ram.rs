@@ -82,6 +82,21 @@ fn check(settings: &Settings) {
     say(&format!("{}: {}", name_of(settings), counts.join("; ")));
 }
 
+/// Programs in Go: they run while they are compared.
+const GO: [&str; 2] = ["goroutines", "go-calls-c"];
+
+/// Ranges, each with whether it is of a file, without the borders between two that are of none.
+fn without_inner_borders(ranges: &[((u64, u64), bool)]) -> Vec<(u64, u64)> {
+    let mut merged: Vec<((u64, u64), bool)> = Vec::new();
+    for &((start, end), is_file) in ranges {
+        match merged.last_mut() {
+            Some(((_, last), false)) if *last == start && !is_file => *last = end,
+            _ => merged.push(((start, end), is_file)),
+        }
+    }
+    merged.into_iter().map(|(range, _)| range).collect()
+}
+
 impl InRam<'_> {
     fn space(&self) -> Space<'_> {
         self.kernel.space(self.ram)
@@ -212,7 +227,8 @@ impl InRam<'_> {
     }
 
     /// Compares the mappings of a process with the lines of its `maps`; returns how many there are. Allowed: the kernel shows [`GATE`] in each
-    /// process; what it calls a mapping without a file is not read; of the shell on the console the heap may have grown.
+    /// process; what it calls a mapping without a file is not read; of the shell on the console the heap may have grown; of Go's heap, the border to what is
+    /// only reserved may have moved.
     fn lines(
         &self,
         space: &Space<'_>,
@@ -225,6 +241,12 @@ impl InRam<'_> {
         let ranges = |lines: Vec<(u64, u64)>| lines.iter().map(|(start, end)| format!("{start:x}-{end:x}")).collect();
         let found_ranges: Vec<String> = ranges(found.iter().map(|vma| (vma.start, vma.end)).collect());
         let expected_ranges: Vec<String> = ranges(expected.iter().map(|line| (line.start, line.end)).collect());
+        if GO.contains(&task.name.as_str()) && found_ranges != expected_ranges {
+            let found: Vec<_> = found.iter().map(|vma| ((vma.start, vma.end), vma.file.is_some())).collect();
+            let expected: Vec<_> = expected.iter().map(|line| ((line.start, line.end), line.inode != 0)).collect();
+            assert_eq!(without_inner_borders(&found), without_inner_borders(&expected), "{task:?}");
+            return found.len();
+        }
         assert_eq!(found_ranges, expected_ranges, "{task:?}");
         for (vma, line) in found.iter().zip(&expected) {
             assert_eq!(rights(vma), line.rights, "{line:?}");
