@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
+use std::str::SplitAsciiWhitespace;
 
 use crate::error::GuestError;
 
@@ -106,10 +107,14 @@ pub(crate) fn parent(pid: u32) -> Option<u32> {
     parent_of(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The parent in `/proc/PID/stat`. The name before it may be no text, and may have brackets.
+/// The words behind the name in `/proc/PID/stat` (proc(5)), the state first; the name, in brackets, may have any characters.
+pub(crate) fn words_of_stat(stat: &str) -> Option<SplitAsciiWhitespace<'_>> {
+    Some(stat.rsplit_once(')')?.1.split_ascii_whitespace())
+}
+
+/// The parent in `/proc/PID/stat`, of which the name may be no text.
 fn parent_of(stat: &[u8]) -> Option<u32> {
-    let stat = String::from_utf8_lossy(stat);
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+    words_of_stat(&String::from_utf8_lossy(stat))?.nth(1)?.parse().ok()
 }
 
 /// Whether there is no such thread, or only what is left of it until its parent looks.

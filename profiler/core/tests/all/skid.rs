@@ -88,7 +88,7 @@ fn a_block_that_ends_with_a_call_or_a_return_has_its_own_time() {
     for after in [return_address, after_pointer, after_jumper] {
         assert_eq!(known(at(after), 0, true, callee + 1), Correction::InCallee(callee + 1), "{after:x}");
     }
-    // The function has jumped to its own start, or to an address after a call; the stack has no return address, or one after no call; it is in the middle of
+    // The function has jumped to its own start, or to an address after a call; the stack has no return address, or one after no call; it is inside of
     // a function that nothing has called.
     for (registers, top, has_returned, block) in [
         (at(callee), return_address, false, callee + 1),

@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use crate::proc::words_of_stat;
+
 /// The number of the word after the thread's name in `/proc/PID/task/TID/stat` that is its CPU (proc(5)).
 const PROCESSOR_WORD: usize = 36;
 
@@ -26,8 +28,7 @@ impl ThreadStat {
     }
 
     fn parse(stat: &str) -> Option<ThreadStat> {
-        // The name in brackets may contain any characters.
-        let mut words = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+        let mut words = words_of_stat(stat)?;
         let state = words.next()?;
         let cpu = words.nth(PROCESSOR_WORD - 1)?.parse().ok()?;
         Some(ThreadStat { is_runnable: state == "R", is_asleep: state == "S", cpu })

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 
 use crate::files::open;
-use crate::proc::living;
+use crate::proc::{living, words_of_stat};
 use crate::sys::{read_clocks, ticks_per_sec};
 
 /// How much older than its process a map may seem: file times and process times have different resolutions.
@@ -54,7 +54,7 @@ fn start_ns(folder: &str) -> Option<u64> {
     const START: usize = 22 - 3;
     let stat = fs::read(format!("{folder}/stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);
-    let ticks: u64 = stat.rsplit_once(')')?.1.split_whitespace().nth(START)?.parse().ok()?;
+    let ticks: u64 = words_of_stat(&stat)?.nth(START)?.parse().ok()?;
     let clocks = read_clocks();
     let booted_ns = clocks.realtime_ns.saturating_sub(clocks.boottime_ns);
     Some(booted_ns.saturating_add(ticks.saturating_mul(1_000_000_000 / ticks_per_sec())))

@@ -11,6 +11,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 
+use glass_profiler_core::memory::read_in_turn;
+
 use super::blocks::{self, Block};
 use super::content::next_of_file;
 use super::evidence::{self, InUse};
@@ -326,8 +328,7 @@ impl Physical for View<'_> {
             _ => None,
         };
         let Some(hosts) = pieces.iter_mut().map(&mut place).collect::<Option<Vec<u64>>>() else {
-            let is_missing = |(address, into): &mut (u64, &mut [u8])| !self.read(*address, into);
-            return pieces.iter_mut().position(is_missing).unwrap_or(pieces.len());
+            return read_in_turn(self, pieces);
         };
         let Some(pid) = pid else { return 0 };
         let mut places: Vec<(u64, &mut [u8])> =

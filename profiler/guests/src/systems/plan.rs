@@ -136,15 +136,15 @@ pub(crate) fn nested(track: u32, state: CoreState) -> RawSample {
 }
 
 impl CopyPlan {
-    /// Whether samples have the task of a Linux, and its stacks.
-    pub(crate) fn has_tasks(&self) -> bool {
-        self.linux.as_ref().is_some_and(|linux| linux.tasks.is_some())
+    /// How samples get the task of a Linux, if they do.
+    pub(crate) fn tasks(&self) -> Option<&TaskPlan> {
+        self.linux.as_ref()?.tasks.as_ref()
     }
 
     /// Room for a sample.
     pub(crate) fn room(&self) -> Room {
         let touched = |bytes: u32| std::hint::black_box(vec![1; bytes as usize]);
-        let tasks = self.linux.as_ref().and_then(|linux| linux.tasks.as_ref());
+        let tasks = self.tasks();
         Room {
             stack: touched(self.stack_bytes),
             user: touched(if tasks.is_some() { self.stack_bytes } else { 0 }),
@@ -167,8 +167,7 @@ impl CopyPlan {
         let CoreState { registers, width, .. } = state;
         let Room { stack, user, task: mut part } = room;
         let mode = self.mode(&state);
-        let tasks = self.linux.as_ref().and_then(|linux| linux.tasks.as_ref());
-        let task = tasks.and_then(|tasks| tasks.copy(index, core, &mut part));
+        let task = self.tasks().and_then(|tasks| tasks.copy(index, core, &mut part));
         let segment = |registers: Registers, stack| {
             let registers = registers.into();
             Segment { space: SPACE, mode, width, registers, stack, ..Default::default() }

@@ -21,7 +21,8 @@ const STATUS_PROCESS: usize = 32;
 const STATUS_REGISTERS: usize = 112;
 /// The general registers in `struct elf_prstatus`, as DWARF numbers, up to `rdi`.
 const STATUS_ORDER: [usize; 15] = [15, 14, 13, 12, 6, 3, 11, 10, 9, 8, 0, 2, 1, 4, 5];
-const RSP: usize = 7;
+/// The DWARF number of the stack pointer.
+pub(crate) const RSP: usize = 7;
 /// The version of `QEMUCPUState`.
 const STATE_VERSION: u32 = 1;
 

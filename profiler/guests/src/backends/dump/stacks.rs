@@ -6,15 +6,13 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use crate::arch::x86_64::all::AllRegisters;
+use crate::arch::x86_64::all::{AllRegisters, RSP};
 use crate::memory::content::{PAGE_BYTES, Piece};
 use crate::memory::{Paging, Physical, Translator};
 
 /// How many pages of a stack are copied: 64 KiB, four stacks of a Linux kernel. A page takes 0.3 us, or 3 us if it is read from the VMM's
 /// memory.
 const PAGES_MAX: u64 = 16;
-/// The DWARF number of the stack pointer.
-const RSP: usize = 7;
 
 /// Pages by their physical addresses.
 #[derive(Debug, Default)]

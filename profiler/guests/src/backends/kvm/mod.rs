@@ -231,7 +231,7 @@ impl KvmVm {
     /// pause what it adds to our time.
     fn warm(&self, position: usize) {
         let vcpu = &self.vcpus[position];
-        let Some(state) = vcpu.last.filter(|_| self.plan.has_tasks()) else { return };
+        let Some(state) = vcpu.last.filter(|_| self.plan.tasks().is_some()) else { return };
         let rest = Rest { is_halted: false, at: None };
         let mut core = Core { memory: &self.memory, translator: Translator::new(state.paging), rest, was_asked: false };
         // The vCPU runs: whatever is found is no sample.

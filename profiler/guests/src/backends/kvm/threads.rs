@@ -11,6 +11,7 @@ use super::permission;
 use super::vcpu::{Hold, Thread, is_run};
 use crate::error::GuestError;
 use crate::find::vcpus::Descriptor;
+use crate::proc::words_of_stat;
 use crate::sys::ChildSignals;
 
 /// The most descriptors and threads of a process that are inspected.
@@ -49,9 +50,8 @@ fn parse_syscall(text: &str) -> Glance {
 }
 
 /// State and flags from `/proc/.../stat`.
-pub(super) fn parse_stat(text: &str) -> Option<(char, u64)> {
-    // The name in brackets may contain any characters.
-    let mut words = text.rsplit_once(')')?.1.split_ascii_whitespace();
+fn parse_stat(text: &str) -> Option<(char, u64)> {
+    let mut words = words_of_stat(text)?;
     Some((words.next()?.chars().next()?, words.nth(5)?.parse().ok()?))
 }
 

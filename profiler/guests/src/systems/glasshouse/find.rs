@@ -13,6 +13,7 @@ use crate::error::GuestError;
 use crate::files::HostFile;
 use crate::find::{self, Found, Vm};
 use crate::memory::Ram;
+use crate::proc::words_of_stat;
 
 /// What `/proc/PID/fd/N` of a process's trace points to.
 const MEMORY_FILE: &str = "/memfd:glass-trace (deleted)";
@@ -48,8 +49,7 @@ impl Guest {
 /// When a process was started, in its kernel's ticks; `None` if it is no more, or only waits to be buried.
 fn started(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let mut fields = words_of_stat(&stat)?;
     let state = fields.next()?;
     if matches!(state, "Z" | "X" | "x") {
         return None;
