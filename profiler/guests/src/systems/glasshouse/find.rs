@@ -13,7 +13,6 @@ use crate::error::GuestError;
 use crate::files::HostFile;
 use crate::find::{self, Found, Vm};
 use crate::memory::Ram;
-use crate::proc::words_of_stat;
 
 /// What `/proc/PID/fd/N` of a process's trace points to.
 const MEMORY_FILE: &str = "/memfd:glass-trace (deleted)";
@@ -49,7 +48,8 @@ impl Guest {
 /// When a process was started, in its kernel's ticks; `None` if it is no more, or only waits to be buried.
 fn started(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let mut fields = words_of_stat(&stat)?;
+    // The name, in parentheses, may hold anything.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
     if matches!(state, "Z" | "X" | "x") {
         return None;
