@@ -11,10 +11,10 @@ use anyhow::Result;
 use glass_devices::{Card, Console, Device, Disk, DiskOptions, Entropy, Served, Started, Stream};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap, VolatileSlice};
 
-use crate::bus::{BUS_BYTES, Bus, WINDOWS, Window};
-use crate::registers::{Agreed, Registers};
-use crate::sys::event;
-use crate::worker::Attached;
+use crate::x86_64::bus::{BUS_BYTES, Bus, WINDOWS, Window};
+use crate::x86_64::registers::{Agreed, Registers};
+use crate::x86_64::sys::event;
+use crate::x86_64::worker::Attached;
 
 /// The guest's memory.
 pub const MEMORY_BYTES: usize = 64 << 10;

@@ -10,11 +10,11 @@ use kvm_bindings::{CpuId, kvm_cpuid_entry2, kvm_regs, kvm_segment};
 use kvm_ioctls::{VcpuExit, VcpuFd};
 use vm_memory::VolatileMemory;
 
-use crate::boot::START_INFO;
-use crate::bus::Bus;
-use crate::end;
-use crate::ports::{self, Written};
-use crate::sys::Slots;
+use crate::x86_64::boot::START_INFO;
+use crate::x86_64::bus::Bus;
+use crate::x86_64::end;
+use crate::x86_64::ports::{self, Written};
+use crate::x86_64::sys::Slots;
 
 /// CPUID leaf 1: there is a hypervisor.
 const HYPERVISOR: u32 = 1 << 31;

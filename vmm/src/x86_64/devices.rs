@@ -9,10 +9,10 @@ use glass_lib_jail::SystemCalls;
 use kvm_ioctls::{IoEventAddress, NoDatamatch};
 use vmm_sys_util::eventfd::EventFd;
 
-use crate::bus::{DEVICES_MAX, Window, address};
-use crate::registers::{Registers, WINDOW_BYTES, WRITE_ONLY, offset};
-use crate::sys::{Slots, event};
-use crate::worker::{Signals, Worker};
+use crate::x86_64::bus::{DEVICES_MAX, Window, address};
+use crate::x86_64::registers::{Registers, WINDOW_BYTES, WRITE_ONLY, offset};
+use crate::x86_64::sys::{Slots, event};
+use crate::x86_64::worker::{Signals, Worker};
 use crate::{Machine, Network};
 
 /// The pin of the I/O APIC of the first device.

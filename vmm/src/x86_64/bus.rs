@@ -4,8 +4,8 @@ use anyhow::{Context, Result};
 use vm_memory::bitmap::BitmapSlice;
 use vm_memory::{Bytes, VolatileSlice};
 
-use crate::registers::{Effect, Registers, WINDOW_BYTES, offset};
-use crate::worker::Attached;
+use crate::x86_64::registers::{Effect, Registers, WINDOW_BYTES, offset};
+use crate::x86_64::worker::Attached;
 
 /// Where the first window is.
 pub const WINDOWS: u64 = 0xfeb0_0000;
@@ -112,7 +112,7 @@ impl Bus {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registers::Agreed;
+    use crate::x86_64::registers::Agreed;
     use anyhow::bail;
     use std::sync::{Arc, Mutex};
 

@@ -10,8 +10,8 @@ use glass_devices::{Device, Served, Started};
 use rustix::event::{EventfdFlags, eventfd};
 use vm_memory::GuestMemoryMmap;
 
-use crate::end;
-use crate::registers::Agreed;
+use crate::x86_64::end;
+use crate::x86_64::registers::Agreed;
 
 /// A device as its registers start and stop it.
 pub trait Attached: Send {

@@ -1,0 +1,112 @@
+//! The VMM of processors for x86-64.
+
+mod boot;
+mod bus;
+mod devices;
+mod end;
+mod jail;
+mod ports;
+mod processor;
+mod registers;
+#[cfg(feature = "script")]
+pub mod script;
+#[allow(unsafe_code)] // memory slots, descriptors
+mod sys;
+mod worker;
+
+use std::fs::File;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use anyhow::{Context as _, Result};
+use boot::Image;
+use bus::{BUS_BYTES, Bus, WINDOWS};
+use devices::Devices;
+use kvm_bindings::KVM_MAX_CPUID_ENTRIES;
+use kvm_ioctls::Kvm;
+use processor::Shared;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use sys::Slots;
+use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, MmapRegion, VolatileMemory};
+
+use crate::Machine;
+
+/// Where the hole for devices below 4 GiB starts.
+const HOLE: u64 = 3 << 30;
+const FOUR_GIB: u64 = 1 << 32;
+const PAGE_BYTES: u64 = 4096;
+/// Addresses that KVM needs below 4 GiB, where no memory is.
+const KVM_PAGES: usize = 0xfffb_d000;
+
+/// Runs a VM in this process until it ends, and exits with the status that QEMU with `isa-debug-exit` has: its console is on standard output and
+/// standard input. Before the first instruction of the guest the process is jailed.
+///
+/// # Errors
+/// The VM cannot start.
+pub fn run(machine: &Machine) -> Result<()> {
+    // First, because it takes longer than all else.
+    let card = devices::open_card(&machine.network, machine.mac)?;
+    // It stays open: a profiler requests of it what this host's KVM can do.
+    let kvm = Kvm::new().context("cannot open /dev/kvm")?;
+    let features = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).context("KVM has no features")?;
+    let vm = kvm.create_vm().context("KVM makes no VM")?;
+    let windows = MmapRegion::new(BUS_BYTES as usize).context("there is no memory")?;
+    // Before there are interrupt controllers: with them each slot takes milliseconds.
+    let slots = Slots::new(vm, memory(machine.memory_bytes)?, windows, WINDOWS)?;
+    slots.vm().set_tss_address(KVM_PAGES).context("KVM has no room for its pages")?;
+    slots.vm().create_irq_chip().context("KVM makes no interrupt controllers")?;
+    let devices = Devices::open(machine, card, &slots)?;
+    let command_line = devices.words() + &machine.command_line;
+    let image = File::open(&machine.image).with_context(|| format!("cannot read {}", machine.image.display()))?;
+    let entry = boot::place(&Image(image), slots.memory(), &command_line, machine.cores)?;
+    let make = |index| processor::make(&slots, index, &features);
+    let mut processors = (0..machine.cores).map(make).collect::<Result<Vec<_>>>()?.into_iter();
+    let first = processors.next().context("a VM has at least one processor")?;
+    processor::enter(&first, entry).context("KVM refuses the registers of a new processor")?;
+    let bus = Bus::new(devices.windows);
+    if let Some(page) = slots.windows() {
+        (0..bus.devices()).try_for_each(|index| bus.mirror(index, &page.as_volatile_slice()))?;
+    }
+    jail::enter(devices.system_calls, machine.cores)?;
+    let shared = Arc::new(Shared { bus: Mutex::new(bus), slots });
+    for (processor, index) in processors.zip(1..) {
+        let shared = shared.clone();
+        let run = move || processor::run(processor, &shared);
+        thread::Builder::new().name(format!("vcpu {index}")).spawn(run).context("there are no threads")?;
+    }
+    let _ = &kvm;
+    processor::run(first, &shared)
+}
+
+/// RAM, which is zero: a file for what is below the hole, and one for what is above it, as other VMMs have it.
+fn memory(bytes: u64) -> Result<GuestMemoryMmap> {
+    let bytes = bytes.next_multiple_of(PAGE_BYTES);
+    let low = bytes.min(HOLE);
+    let mut ranges = vec![(0, low)];
+    ranges.extend((bytes > low).then(|| (FOUR_GIB, bytes - low)));
+    let range = |(address, bytes): (u64, u64)| {
+        let file = File::from(memfd_create("glass_ram", MemfdFlags::CLOEXEC)?);
+        ftruncate(&file, bytes)?;
+        Ok((GuestAddress(address), bytes as usize, Some(FileOffset::new(file, 0))))
+    };
+    let ranges: rustix::io::Result<Vec<_>> = ranges.into_iter().map(range).collect();
+    let ranges = ranges.context("there is no memory for the VM")?;
+    GuestMemoryMmap::from_ranges_with_files(ranges).context("there is no memory for the VM")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
+
+    #[test]
+    fn memory_has_a_hole_below_4_gib() {
+        let ranges = |bytes| {
+            let memory = memory(bytes).unwrap();
+            memory.iter().map(|region| (region.start_addr().0, region.len())).collect::<Vec<_>>()
+        };
+        assert_eq!(ranges((64 << 20) - 1), [(0, 64 << 20)]);
+        assert_eq!(ranges(HOLE), [(0, HOLE)]);
+        assert_eq!(ranges(HOLE + 1), [(0, HOLE), (FOUR_GIB, PAGE_BYTES)]);
+    }
+}
