@@ -2,12 +2,14 @@
 //! without ACPI for one core, and has the devices of `glass_devices` on virtio-mmio. Decision 44 has the reasons.
 #![deny(unsafe_code)]
 
+mod image;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
 use std::path::PathBuf;
 
 use glass_devices::{DiskOptions, UserNetwork};
+pub use image::Image;
 #[cfg(target_arch = "x86_64")]
 pub use x86_64::run;
 #[cfg(all(feature = "script", target_arch = "x86_64"))]

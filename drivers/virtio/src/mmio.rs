@@ -38,6 +38,8 @@ const ALL_INTERRUPTS: u32 = 3;
 pub struct MmioTransport<R = MmioRegisters> {
     registers: R,
     device_id: u32,
+    /// The queue whose registers are in the window, as far as it was written since the last reset: a write is an exit.
+    selected: Option<u16>,
 }
 
 impl MmioTransport {
@@ -64,9 +66,15 @@ impl<R: Registers> MmioTransport<R> {
             return Err(TransportError::NoDevice);
         }
         match registers.read_u32(register::VERSION) {
-            2 => Ok(MmioTransport { registers, device_id }),
+            2 => Ok(MmioTransport { registers, device_id, selected: None }),
             1 => Err(TransportError::Legacy),
             version => Err(TransportError::UnknownVersion(version)),
+        }
+    }
+
+    fn select_queue(&mut self, queue: u16) {
+        if self.selected.replace(queue) != Some(queue) {
+            self.registers.write_u32(register::QUEUE_SELECT, u32::from(queue));
         }
     }
 
@@ -86,6 +94,9 @@ impl<R: Registers> Transport for MmioTransport<R> {
     }
 
     fn write_status(&mut self, status: u8) {
+        if status == 0 {
+            self.selected = None;
+        }
         self.registers.write_u32(register::STATUS, u32::from(status));
     }
 
@@ -104,7 +115,7 @@ impl<R: Registers> Transport for MmioTransport<R> {
     }
 
     fn read_queue_size_max(&mut self, queue: u16) -> u16 {
-        self.registers.write_u32(register::QUEUE_SELECT, u32::from(queue));
+        self.select_queue(queue);
         // A queue that is in use already is not ours to set up.
         if self.registers.read_u32(register::QUEUE_READY) != 0 {
             return 0;
@@ -113,7 +124,7 @@ impl<R: Registers> Transport for MmioTransport<R> {
     }
 
     unsafe fn write_queue(&mut self, queue: u16, addresses: &QueueAddresses) -> Result<(), SetupError> {
-        self.registers.write_u32(register::QUEUE_SELECT, u32::from(queue));
+        self.select_queue(queue);
         self.registers.write_u32(register::QUEUE_SIZE, u32::from(addresses.size));
         self.write_u64(register::QUEUE_DESCRIPTORS, addresses.descriptors);
         self.write_u64(register::QUEUE_AVAILABLE, addresses.available);
@@ -250,6 +261,28 @@ mod tests {
             [(0x30, 9), (0x38, 4), (0x80, 2), (0x84, 1), (0x90, 3), (0x94, 0), (0xa0, 4), (0xa4, 0), (0x44, 1)];
         assert_eq!(transport.registers.writes, expected);
     }
+
+    #[test]
+    fn a_queue_is_selected_once_after_each_reset() {
+        let mut transport = MmioTransport::over(slot(MAGIC, 2, 1)).unwrap();
+        let mut selections = |act: &dyn Fn(&mut MmioTransport<Slot>)| {
+            transport.registers.writes.clear();
+            act(&mut transport);
+            transport.registers.writes.iter().filter(|(at, _)| *at == register::QUEUE_SELECT).count()
+        };
+        let addresses = QueueAddresses { size: 4, descriptors: 1, available: 3, used: 4 };
+        let set_up = |transport: &mut MmioTransport<Slot>, queue| {
+            transport.read_queue_size_max(queue);
+            // SAFETY: there is no device.
+            unsafe { transport.write_queue(queue, &addresses) }.unwrap();
+        };
+        assert_eq!(selections(&|transport| set_up(transport, 0)), 1);
+        assert_eq!(selections(&|transport| set_up(transport, 1)), 1);
+        assert_eq!(selections(&|transport| set_up(transport, 1)), 0);
+        assert_eq!(selections(&|transport| transport.write_status(0)), 0);
+        assert_eq!(selections(&|transport| set_up(transport, 1)), 1);
+    }
+
     #[test]
     fn either_reason_of_an_interrupt_is_acknowledged() {
         let mut transport = MmioTransport::over(slot(MAGIC, 2, 1)).unwrap();

@@ -11,23 +11,44 @@ use glass_api::Instant;
 const SCALE_BITS: u32 = 32;
 const NS_PER_S: u128 = 1_000_000_000;
 
-/// The TSC's frequency in Hz, or where its measurement started.
+/// The TSC's frequency, or where its measurement started.
 pub enum Frequency {
     /// The hypervisor reports it.
-    Reported(u64),
+    Reported(Rates),
     /// Compared with the PIT, since this reading.
     Since(PitReading),
 }
 
+impl Frequency {
+    /// The rate of the local APIC's timer, in Hz, where it is reported.
+    pub fn timer_hz(&self) -> Option<u64> {
+        match self {
+            Frequency::Reported(rates) => rates.timer,
+            Frequency::Since(_) => None,
+        }
+    }
+}
+
+/// Rates that a hypervisor reports, in Hz.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rates {
+    tsc: u64,
+    /// Of the local APIC's timer.
+    timer: Option<u64>,
+}
+
 /// Starts to find the TSC's frequency. What runs until [`initialize`] needs no time and is not waited for again.
 pub fn start() -> Frequency {
-    hz_from_xen().or_else(hz_from_kvmclock).map_or_else(|| Frequency::Since(start_pit()), Frequency::Reported)
+    hz_from_xen()
+        .map(|tsc| Rates { tsc, timer: None })
+        .or_else(rates_from_kvm)
+        .map_or_else(|| Frequency::Since(start_pit()), Frequency::Reported)
 }
 
 /// Sets the clock; `origin` is the TSC value that is time zero.
-pub fn initialize(frequency: Frequency, origin: u64) {
-    let hz = match frequency {
-        Frequency::Reported(hz) => hz,
+pub fn initialize(frequency: &Frequency, origin: u64) {
+    let hz = match *frequency {
+        Frequency::Reported(rates) => rates.tsc,
         // The PIT has counted to its end if the host ran others meanwhile.
         Frequency::Since(start) => hz_since(start).or_else(|| hz_since(start_pit())).unwrap_or(GUESSED_HZ),
     };
@@ -70,6 +91,10 @@ const KVM_SIGNATURE_EBX: u32 = u32::from_le_bytes(*b"KVMK");
 const KVM_CPUID: u32 = 0x4000_0000;
 /// CPUID bit: the kvmclock MSRs at 0x4b564d00 exist.
 const KVM_FEATURE_CLOCK: u32 = 1 << 3;
+/// A leaf of CPUID that began with VMware and that QEMU (its `vmware-cpuid-freq`) and our VMM have, too: kHz of the TSC, kHz of the local APIC's
+/// timer. It is one of the hypervisor's only below the end.
+const RATES_CPUID: u32 = 0x4000_0010;
+const CPUID_END: u32 = 0x4000_0100;
 const MSR_KVM_WALL_CLOCK: u32 = 0x4b56_4d00;
 const MSR_KVM_SYSTEM_TIME: u32 = 0x4b56_4d01;
 /// Readings of a structure that the hypervisor may be writing.
@@ -84,13 +109,14 @@ struct PvReading {
     shift: i8,
 }
 
-/// Whether the hypervisor is KVM.
-pub fn is_kvm() -> bool {
-    cpuid(KVM_CPUID)[1] == KVM_SIGNATURE_EBX
+/// The hypervisor's last leaf of CPUID, if it is KVM.
+fn last_leaf_of_kvm() -> Option<u32> {
+    let [last, signature, ..] = cpuid(KVM_CPUID);
+    (signature == KVM_SIGNATURE_EBX).then_some(last)
 }
 
 fn has_kvmclock() -> bool {
-    is_kvm() && cpuid(KVM_CPUID + 1)[0] & KVM_FEATURE_CLOCK != 0
+    last_leaf_of_kvm().is_some() && cpuid(KVM_CPUID + 1)[0] & KVM_FEATURE_CLOCK != 0
 }
 
 /// Exact and without waiting.
@@ -133,9 +159,17 @@ pub fn wall_from_xen() -> Option<Duration> {
     (at_zero != Duration::ZERO).then(|| at_zero.saturating_add(since_zero))
 }
 
-fn hz_from_kvmclock() -> Option<u64> {
-    let reading = if has_kvmclock() { read_kvmclock()? } else { return None };
-    hz_from_pvclock(reading.multiplier, reading.shift)
+/// With as few exits as possible: each CPUID is one.
+fn rates_from_kvm() -> Option<Rates> {
+    let last = last_leaf_of_kvm()?;
+    if (RATES_CPUID..CPUID_END).contains(&last) {
+        let [tsc, timer, ..] = cpuid(RATES_CPUID).map(|khz| (khz > 0).then_some(u64::from(khz) * 1000));
+        if let Some(tsc) = tsc {
+            return Some(Rates { tsc, timer });
+        }
+    }
+    let reading = if cpuid(KVM_CPUID + 1)[0] & KVM_FEATURE_CLOCK != 0 { read_kvmclock()? } else { return None };
+    Some(Rates { tsc: hz_from_pvclock(reading.multiplier, reading.shift)?, timer: None })
 }
 
 /// The host's time of day; `None` without KVM's clock.

@@ -49,7 +49,6 @@ extern "C" fn glass_start(start_info: u64) -> ! {
     initialize_boot_core();
     place_stacks();
     let domain = xen::initialize();
-    serial::initialize();
     let frequency = clock::start();
     // SAFETY: the address is what the VMM passed; memory below the image is never written.
     let info = unsafe { StartInfo::read(start_info) };
@@ -81,8 +80,8 @@ extern "C" fn glass_start(start_info: u64) -> ! {
         heap::take_all();
     }
     tracing_subscriber::install(ConsoleLog { level: command_line.log, print: print_message });
-    step("boot: clock", || clock::initialize(frequency, entry_ticks));
-    step("boot: local APIC", apic::initialize);
+    step("boot: clock", || clock::initialize(&frequency, entry_ticks));
+    step("boot: local APIC", || apic::initialize(frequency.timer_hz()));
     random::initialize();
     tracing::debug!("memory is {}", if info.is_ram_zero { "new" } else { "of unknown contents" });
     let boot = Boot { machine, command_line, secondary };

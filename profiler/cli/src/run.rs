@@ -28,6 +28,8 @@ use anyhow::{Context, Result, bail};
 use glass_profiler_core::elf;
 use glass_profiler_guests::files::HostFile;
 use glass_profiler_guests::find::registry;
+use glass_vmm::Image;
+use memchr::memmem;
 use options::{Network, Port, Vmm, parse_ip, parse_ip6, parse_memory, parse_network, parse_port, parse_size};
 use restart::Delays;
 use rustix::process::Signal;
@@ -208,7 +210,7 @@ fn find_program(args: &Args) -> Result<(PathBuf, String)> {
         if read < 4 || magic != *b"\x7fELF" {
             bail!("{} is no ELF file: give an image made by `glass build`, or a package's name", path.display());
         }
-        if args.platform == Platform::Vm && !has_pvh_entry(path)? {
+        if args.platform == Platform::Vm && Image::open(path)?.entry.is_none() {
             bail!(
                 "{} is a program, not an image that boots: give one made by `glass build`, or a package's name",
                 path.display()
@@ -221,22 +223,10 @@ fn find_program(args: &Args) -> Result<(PathBuf, String)> {
     Ok((package.build(args.platform)?.swap_remove(0), package.name().to_owned()))
 }
 
-/// Whether the file has the ELF note by which QEMU finds the entry point of an image: name "Xen",
-/// 4 bytes of description, type 18.
-fn has_pvh_entry(path: &Path) -> Result<bool> {
-    const NOTE: &[u8; 16] = b"\x04\0\0\0\x04\0\0\0\x12\0\0\0Xen\0";
-    // Ours have it in a section of its own.
-    Ok(section_contains(path, ".note.pvh", NOTE)? || contains(&fs::read(path)?, NOTE))
-}
-
 /// Whether a section of an ELF file contains these bytes.
 fn section_contains(path: &Path, section: &str, pattern: &[u8]) -> Result<bool> {
     let file = HostFile::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(elf::section(&file, section).is_some_and(|bytes| contains(&bytes, pattern)))
-}
-
-fn contains(bytes: &[u8], pattern: &[u8]) -> bool {
-    bytes.windows(pattern.len()).any(|window| window == pattern)
+    Ok(elf::section(&file, section).is_some_and(|bytes| memmem::find(&bytes, pattern).is_some()))
 }
 
 fn run_process(args: &Args, program: &Path, name: &str, signals: &Signals) -> Result<u8> {

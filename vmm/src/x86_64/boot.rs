@@ -1,9 +1,12 @@
-//! What an image finds when it starts: its segments, the structures of PVH (Xen's `arch-x86/hvm/start_info.h`), and ACPI's table of processors.
+//! What an image finds in memory when it starts: its segments, the structures of PVH (Xen's `arch-x86/hvm/start_info.h`), and ACPI's table of processors.
 
-use std::os::unix::fs::FileExt;
+use std::io::{Seek as _, SeekFrom};
 
 use anyhow::{Context, Result, ensure};
 use vm_memory::{Address, Bytes as _, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
+
+use crate::image::{CUT_OFF, Image, Segment};
+use crate::x86_64::sys;
 
 /// Memory below the image, which is the VMM's until the entry and stays as it is.
 pub const START_INFO: u64 = 0x6000;
@@ -27,72 +30,24 @@ const TYPE_RAM: u64 = 1;
 const LOCAL_APIC: u32 = 0xfee0_0000;
 const IO_APIC: u32 = 0xfec0_0000;
 
-/// An ELF file, of which only what is needed is read: most of an image is symbols.
-pub struct Image<F>(pub F);
-
-/// The longest notes that are read: ours have 20 bytes.
-const NOTES_BYTES_MAX: u64 = 64 << 10;
-const CUT_OFF: &str = "the image is cut off: build it again";
-
-impl<F: FileExt> Image<F> {
-    fn bytes(&self, at: u64, count: u64) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; usize::try_from(count).context(CUT_OFF)?];
-        self.0.read_exact_at(&mut bytes, at).context(CUT_OFF)?;
-        Ok(bytes)
+/// Reads the image's segments into memory; returns its PVH entry.
+fn load(image: &mut Image, memory: &GuestMemoryMmap) -> Result<u64> {
+    for Segment { offset, address, bytes } in &image.segments {
+        let short = || format!("the image needs memory at {address:#x}: give the VM more");
+        let address = GuestAddress(*address);
+        let last = address.checked_add(*bytes).with_context(short)?;
+        ensure!(*bytes == 0 || memory.check_range(address, (last.0 - address.0) as usize), short());
+        // A page that is there before it is read into costs half as much.
+        sys::populate(memory, address, *bytes);
+        image.file.seek(SeekFrom::Start(*offset)).context(CUT_OFF)?;
+        memory.read_exact_volatile_from(address, &mut image.file, *bytes as usize).context(CUT_OFF)?;
     }
-
-    /// Copies the image's segments to memory; returns its PVH entry.
-    fn load(&self, memory: &GuestMemoryMmap) -> Result<u64> {
-        const SEGMENT: u64 = 1;
-        const NOTES: u64 = 4;
-        let header = self.bytes(0, 64)?;
-        ensure!(header.starts_with(b"\x7fELF\x02"), "the image is no ELF file of 64 bits");
-        let number = |bytes: &[u8], at, count| number(bytes, at, count).context(CUT_OFF);
-        let (first, bytes, count) = (number(&header, 32, 8)?, number(&header, 54, 2)?, number(&header, 56, 2)?);
-        let headers = self.bytes(first, bytes * count)?;
-        let mut entry = None;
-        for header in headers.chunks_exact((bytes as usize).max(1)) {
-            let field = |at| number(header, at, 8);
-            let (offset, bytes) = (field(8)?, field(32)?);
-            match number(header, 0, 4)? {
-                SEGMENT => {
-                    let address = GuestAddress(field(24)?);
-                    let short = || format!("the image needs memory at {:#x}: give the VM more", address.0);
-                    let last = address.checked_add(bytes).with_context(short)?;
-                    ensure!(bytes == 0 || memory.check_range(address, (last.0 - address.0) as usize), short());
-                    memory.write_slice(&self.bytes(offset, bytes)?, address).with_context(short)?;
-                }
-                NOTES if bytes <= NOTES_BYTES_MAX => entry = entry_in(&self.bytes(offset, bytes)?).or(entry),
-                _ => {}
-            }
-        }
-        entry.context("the image has no PVH entry: give one made by `glass build`")
-    }
-}
-
-/// A number of `count` bytes; `None` behind the end.
-fn number(bytes: &[u8], at: usize, count: usize) -> Option<u64> {
-    let bytes = bytes.get(at..at.checked_add(count)?)?;
-    Some(bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
-}
-
-/// The PVH entry in notes of an ELF file.
-fn entry_in(notes: &[u8]) -> Option<u64> {
-    const PHYS32_ENTRY: u64 = 18;
-    let mut at = 0_usize;
-    loop {
-        let (name, value) = (number(notes, at, 4)? as usize, number(notes, at + 4, 4)? as usize);
-        let start = at + 12 + name.next_multiple_of(4);
-        if number(notes, at + 8, 4)? == PHYS32_ENTRY {
-            return number(notes, start, 4);
-        }
-        at = start + value.next_multiple_of(4);
-    }
+    image.entry.context("the image has no PVH entry: give one made by `glass build`")
 }
 
 /// Places an image, and what it gets from a VMM, in memory that is zero; returns its entry.
-pub fn place(image: &Image<impl FileExt>, memory: &GuestMemoryMmap, command_line: &str, cores: u8) -> Result<u64> {
-    let entry = image.load(memory)?;
+pub fn place(image: &mut Image, memory: &GuestMemoryMmap, command_line: &str, cores: u8) -> Result<u64> {
+    let entry = load(image, memory)?;
     ensure!(
         command_line.len() < COMMAND_LINE_BYTES_MAX,
         "the arguments have {} bytes, and there is room for {COMMAND_LINE_BYTES_MAX}",
@@ -142,20 +97,15 @@ fn describe_processors(memory: &GuestMemoryMmap, cores: u8) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use std::fs::File;
+    use std::os::unix::fs::FileExt as _;
 
-    /// A file in memory.
-    struct Bytes<'a>(&'a [u8]);
-
-    impl FileExt for Bytes<'_> {
-        fn read_at(&self, to: &mut [u8], at: u64) -> std::io::Result<usize> {
-            let left = usize::try_from(at).ok().and_then(|at| self.0.get(at..)).unwrap_or_default();
-            let count = left.len().min(to.len());
-            to[..count].copy_from_slice(&left[..count]);
-            Ok(count)
-        }
-        fn write_at(&self, _: &[u8], _: u64) -> std::io::Result<usize> {
-            panic!("an image is not written")
-        }
+    /// Places an image with these bytes.
+    fn place_bytes(bytes: &[u8], memory: &GuestMemoryMmap, command_line: &str, cores: u8) -> Result<u64> {
+        let file = File::from(memfd_create("image", MemfdFlags::CLOEXEC).unwrap());
+        file.write_all_at(bytes, 0).unwrap();
+        place(&mut Image::read(file)?, memory, command_line, cores)
     }
 
     /// An ELF file with one segment at 2 MiB and a note with the entry.
@@ -188,7 +138,7 @@ mod tests {
     #[test]
     fn an_image_gets_what_a_vmm_has_to_give() {
         let memory = memory();
-        let entry = place(&Image(Bytes(&image())), &memory, "ip=dhcp -- a", 3).unwrap();
+        let entry = place_bytes(&image(), &memory, "ip=dhcp -- a", 3).unwrap();
         assert_eq!(entry, 0x20_0010);
         assert_eq!(memory.read_obj::<[u8; 4]>(GuestAddress(2 * MIB)).unwrap(), *b"code");
         assert_eq!(word(&memory, START_INFO + 48), 3 | RAM_IS_ZERO << 32);
@@ -205,18 +155,18 @@ mod tests {
     fn damaged_images_are_refused() {
         let (whole, memory) = (image(), memory());
         for bytes in 0..whole.len() {
-            assert!(place(&Image(Bytes(&whole[..bytes])), &memory, "", 1).is_err(), "{bytes}");
+            assert!(place_bytes(&whole[..bytes], &memory, "", 1).is_err(), "{bytes}");
         }
         for at in 0..whole.len() {
             for value in [0, 0x7f, 0xff] {
                 let mut changed = whole.clone();
                 changed[at] = value;
-                let _ = place(&Image(Bytes(&changed)), &memory, "", 1);
+                let _ = place_bytes(&changed, &memory, "", 1);
             }
         }
         let mut outside = whole;
         outside[64 + 24..64 + 32].copy_from_slice(&u64::MAX.to_le_bytes());
-        let error = place(&Image(Bytes(&outside)), &memory, "", 1).unwrap_err();
+        let error = place_bytes(&outside, &memory, "", 1).unwrap_err();
         assert!(format!("{error:#}").contains("give the VM more"), "{error:#}");
     }
 }

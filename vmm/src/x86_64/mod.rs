@@ -19,7 +19,6 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use anyhow::{Context as _, Result};
-use boot::Image;
 use bus::{BUS_BYTES, Bus, WINDOWS};
 use devices::Devices;
 use kvm_bindings::KVM_MAX_CPUID_ENTRIES;
@@ -29,7 +28,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use sys::Slots;
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, MmapRegion, VolatileMemory};
 
-use crate::Machine;
+use crate::{Image, Machine};
 
 /// Where the hole for devices below 4 GiB starts.
 const HOLE: u64 = 3 << 30;
@@ -57,8 +56,8 @@ pub fn run(machine: &Machine) -> Result<()> {
     slots.vm().create_irq_chip().context("KVM makes no interrupt controllers")?;
     let devices = Devices::open(machine, card, &slots)?;
     let command_line = devices.words() + &machine.command_line;
-    let image = File::open(&machine.image).with_context(|| format!("cannot read {}", machine.image.display()))?;
-    let entry = boot::place(&Image(image), slots.memory(), &command_line, machine.cores)?;
+    let mut image = Image::open(&machine.image)?;
+    let entry = boot::place(&mut image, slots.memory(), &command_line, machine.cores)?;
     let make = |index| processor::make(&slots, index, &features);
     let mut processors = (0..machine.cores).map(make).collect::<Result<Vec<_>>>()?.into_iter();
     let first = processors.next().context("a VM has at least one processor")?;

@@ -7,8 +7,11 @@ use anyhow::{Context, Result};
 use kvm_bindings::{KVM_MEM_READONLY, kvm_userspace_memory_region};
 use kvm_ioctls::VmFd;
 use rustix::event::{EventfdFlags, eventfd};
-use vm_memory::{GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, MmapRegion};
+use rustix::mm::{Advice, madvise};
+use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, MmapRegion};
 use vmm_sys_util::eventfd::EventFd;
+
+const PAGE_BYTES: usize = 4096;
 
 /// Memory that a VM uses as long as it lives. Its fields are in the order of their end.
 pub struct Slots {
@@ -51,6 +54,15 @@ impl Slots {
     pub fn windows(&self) -> Option<&MmapRegion> {
         Some(&self.windows).filter(|_| self.has_windows)
     }
+}
+
+/// Makes the pages of a range of the guest's memory, all at once. A host that cannot makes each when it is used.
+pub fn populate(memory: &GuestMemoryMmap, address: GuestAddress, bytes: u64) {
+    let Ok(range) = memory.get_slice(address, bytes as usize) else { return };
+    let pointer = range.ptr_guard_mut();
+    let (start, end) = (pointer.as_ptr().addr() & !(PAGE_BYTES - 1), pointer.as_ptr().addr() + range.len());
+    // SAFETY: no byte changes, and no page that is not mapped is mapped by it.
+    let _ = unsafe { madvise(pointer.as_ptr().with_addr(start).cast(), end - start, Advice::LinuxPopulateWrite) };
 }
 
 /// A counter that does not block, as KVM takes it, and the same one as a file.

@@ -2,7 +2,7 @@
 //!
 //! (x2APIC would need the wrmsr service for each access, 10 us on hosts that emulate ring 0.)
 
-use crate::arch::ports::{cpuid, halt, write_port8};
+use crate::arch::ports::{halt, write_port8};
 use crate::clock;
 use crate::cores::this_core;
 use crate::xen::events::{self, UPCALL_VECTOR};
@@ -52,13 +52,13 @@ fn write(register: u64, value: u32) {
     unsafe { ((LOCAL_APIC + register) as *mut u32).write_volatile(value) }
 }
 
-/// Enables the boot core's APIC, masks what we do not use and finds the timer's rate.
-pub fn initialize() {
+/// Enables the boot core's APIC, masks what we do not use and measures the timer's rate in Hz, unless the hypervisor reports it.
+pub fn initialize(timer_hz: Option<u64>) {
     // The two 8259s, if there are any, stay silent.
     write_port8(0x21, 0xff);
     write_port8(0xa1, 0xff);
     enable();
-    this_core().apic_timer_hz.set(reported_timer_hz().unwrap_or_else(measure_timer));
+    this_core().apic_timer_hz.set(timer_hz.unwrap_or_else(measure_timer));
     write(register::TIMER, u32::from(TIMER_VECTOR));
 }
 
@@ -76,18 +76,6 @@ fn enable() {
     write(register::LINT1, MASKED);
     write(register::TIMER_DIVIDE, DIVIDE_BY_1);
     write(register::TIMER, MASKED | u32::from(TIMER_VECTOR));
-}
-
-/// Timer ticks per second as the VMM reports them under KVM, in a leaf of CPUID that began with VMware and that QEMU has, too (its `vmware-cpuid-freq`):
-/// kHz of the TSC, kHz of the timer.
-fn reported_timer_hz() -> Option<u64> {
-    const HYPERVISOR: u32 = 0x4000_0000;
-    const TIMING: u32 = 0x4000_0010;
-    const LEAVES_END: u32 = 0x4000_0100;
-    let [last, ..] = cpuid(HYPERVISOR);
-    let is_reported = clock::is_kvm() && (TIMING..LEAVES_END).contains(&last);
-    let khz = if is_reported { cpuid(TIMING)[1] } else { 0 };
-    (khz > 0).then(|| u64::from(khz) * 1000)
 }
 
 /// Timer ticks per second, measured against the TSC for 250 us.
