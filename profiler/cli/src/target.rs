@@ -71,7 +71,7 @@ pub struct TargetArgs {
     #[arg(long, conflicts_with_all = ["command", "domain"])]
     pub no_names: bool,
     /// Samples per second of each vCPU, or per second of CPU time of each thread [default: 997 for a process (a prime, to avoid lockstep with
-    /// timers), 199 for KVM and Xen, 499 with --host, 79 for a gdbstub].
+    /// timers), 199 for KVM and Xen, 499 with --host, 79 for a gdbstub; with --off-cpu of each thread, 49].
     #[arg(short = 'F', long, value_name = "HZ", value_parser = clap::value_parser!(u32).range(1..=RATE_HZ_MAX))]
     pub rate: Option<u32>,
     /// Sample only this vCPU, by its number; may be given several times.
@@ -86,6 +86,9 @@ pub struct TargetArgs {
     /// Sample what the host does for the VM, too: its VMM, exits that KVM handles, processes of `glass run`. VMs under KVM only.
     #[arg(long, conflicts_with_all = ["command", "post_mortem", "domain"])]
     pub host: bool,
+    /// Show what each thread of the Linux in a VM waits for, in its process and in the kernel, instead of what runs. No vCPU is stopped.
+    #[arg(long, conflicts_with_all = ["command", "post_mortem", "domain", "host"])]
+    pub off_cpu: bool,
     /// Command to run and sample from its start.
     #[arg(last = true)]
     pub command: Vec<OsString>,
@@ -152,6 +155,7 @@ pub fn find(arguments: &TargetArgs, launcher: Launcher) -> Result<Target> {
         backend: arguments.backend.into(),
         processes: GuestProcesses { root: arguments.guest_root.clone(), without_names: arguments.no_names },
         with_host: arguments.host,
+        off_cpu: arguments.off_cpu,
         launcher: Some(launcher),
     };
     let target = target::open(&request)?;

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::arch::{Registers, Width};
 use crate::guest::{Guest, GuestId, Mode, Process, ProcessId, SpaceId, Thread, ThreadId};
+use crate::linux::waits::Wait;
 use crate::model::State;
 use crate::program::Program;
 use crate::trace::raw::Piece;
@@ -49,6 +50,17 @@ pub struct RawSample {
     pub frozen_ns: u64,
     /// What the kernel of the sampled machine had as the task of that core, not decoded yet. A source that delivers it has set `thread` by it.
     pub task: Option<RawTask>,
+    /// What its thread waited for, of a source of threads that wait.
+    pub wait: Option<NumberedWait>,
+}
+
+/// A wait of a track, by which [`Event::StillWaits`] refers to its sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NumberedWait {
+    /// What is waited for.
+    pub wait: Wait,
+    /// Its number among those of the track.
+    pub number: u32,
 }
 
 /// A copy of a part of a task of a Linux, made while its core stood.
@@ -166,6 +178,13 @@ pub enum Event {
     },
     /// A sample.
     Sample(RawSample),
+    /// Samples of tracks that wait where they waited in a sample before: their state, stack and thread are the same.
+    StillWaits {
+        /// `CLOCK_MONOTONIC` in nanoseconds.
+        time_ns: u64,
+        /// Each track, and the number of the wait.
+        tracks: Vec<(u32, u32)>,
+    },
     /// Pauses of tracks without a sample, for example to attach.
     Frozen {
         /// Of each of them, how long, in nanoseconds.

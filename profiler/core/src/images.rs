@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use crate::arch::{Registers, Width};
 use crate::budget::{Budget, Meters, TABLES};
-use crate::event::{Event, FileIdentity, Mapping, Placement, RawSample, Segment, Skid};
+use crate::event::{Event, FileIdentity, Mapping, NumberedWait, Placement, RawSample, Segment, Skid};
 use crate::files::FileSource;
 use crate::guest::{GuestId, GuestKind, Mode, ProcessId, ProcessKey, SpaceId};
 use crate::image::Image;
 use crate::jit::{self, Found};
+use crate::linux::waits::Wait;
 use crate::map::SymbolMap;
 use crate::model::StackEnd;
 use crate::program::{NamesFrom, Program};
@@ -26,8 +27,21 @@ pub use names::{NamedImage, Names};
 pub const KERNEL_NAME: &str = "[kernel]";
 
 /// Names of images that stand for code of which no image is known.
-pub(crate) const STAND_INS: [&str; 6] =
+const CODE_STAND_INS: [&str; 6] =
     [KERNEL_NAME, "[guest user space]", "[16-bit code]", "[32-bit code]", "[guest]", "[nested guest]"];
+/// The same, and what stands for a wait.
+pub(crate) const STAND_INS: [&str; CODE_STAND_INS.len() + Wait::ALL.len()] = {
+    let mut names = [""; CODE_STAND_INS.len() + Wait::ALL.len()];
+    let mut index = 0;
+    while index < names.len() {
+        names[index] = match index.checked_sub(CODE_STAND_INS.len()) {
+            None => CODE_STAND_INS[index],
+            Some(wait) => Wait::ALL[wait].frame(),
+        };
+        index += 1;
+    }
+    names
+};
 /// What runs below a system call of a process: the index of its image.
 const KERNEL: u32 = 0;
 /// What runs in a guest's processes.
@@ -355,8 +369,23 @@ impl Images {
         self.jit.sampled(in_process.and_then(|call| call.image), files);
     }
 
-    /// The stack of a sample.
+    /// The stack of a sample. What it waits for is the innermost call, and a part of the innermost segment.
     pub fn unwind(&mut self, sample: &RawSample) -> JoinedStack {
+        let mut joined = self.unwind_code(sample);
+        if let Some(NumberedWait { wait, .. }) = sample.wait {
+            let image = Some((CODE_STAND_INS.len() + wait as usize) as u32);
+            joined.calls.insert(0, CallAddress { image, address: 0 });
+            joined.interrupted.iter_mut().for_each(|index| *index += 1);
+            match joined.parts.first_mut() {
+                Some(innermost) => innermost.calls += 1,
+                None => joined.parts.push(Part { mode: Mode::Kernel, calls: 1, ..Part::default() }),
+            }
+        }
+        joined
+    }
+
+    /// The stack of the code that a sample was in.
+    pub fn unwind_code(&mut self, sample: &RawSample) -> JoinedStack {
         let mut joined = JoinedStack::default();
         for (index, segment) in sample.segments.iter().enumerate() {
             let skid = if index == 0 { sample.skid } else { Skid::None };

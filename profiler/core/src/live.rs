@@ -151,6 +151,8 @@ pub enum Update {
 pub struct Unwinder {
     images: Images,
     delivered: usize,
+    /// By tracks: the numbers of their waits, and the samples.
+    waits: HashMap<u32, (u32, UnwoundSample)>,
     /// By their guests: the process ID and the name of those that are processes.
     processes: HashMap<GuestId, Option<(u32, String)>>,
 }
@@ -189,7 +191,7 @@ impl Unwinder {
                 let stack = self.images.unwind(&sample);
                 self.images.sampled(&stack, files);
                 let is_user = sample.segments.first().is_some_and(|segment| segment.mode == Mode::User);
-                sink(Update::Sample(UnwoundSample {
+                let unwound = UnwoundSample {
                     time_ns: sample.time_ns,
                     track: sample.track,
                     state: sample.state,
@@ -198,15 +200,30 @@ impl Unwinder {
                     is_broken: stack.end != StackEnd::Complete,
                     calls: stack.calls,
                     frozen_ns: sample.frozen_ns,
-                }));
+                };
+                match sample.wait {
+                    Some(wait) => _ = self.waits.insert(sample.track, (wait.number, unwound.clone())),
+                    None => _ = self.waits.remove(&sample.track),
+                }
+                sink(Update::Sample(unwound));
             }
+            Event::StillWaits { time_ns, tracks } => {
+                for (track, number) in tracks {
+                    let kept = self.waits.get(&track).filter(|(kept, _)| *kept == number);
+                    // One whose own sample was dropped is left out.
+                    if let Some((_, sample)) = kept {
+                        sink(Update::Sample(UnwoundSample { time_ns, ..sample.clone() }));
+                    }
+                }
+            }
+            Event::TrackEnd(track) => _ = self.waits.remove(&track),
             Event::Frozen { tracks_ns } => sink(Update::Frozen(tracks_ns)),
             Event::Warning(text) => sink(Update::Warning(text)),
             Event::Process(process) => sink(Update::Process(process)),
             Event::Thread(thread) => sink(Update::Thread(thread)),
             // What a thread has done until its end is still to be seen. A live profile is of samples; `glass top
             // --tasks` looks at traces.
-            Event::Space { .. } | Event::SpaceEnd(_) | Event::TrackEnd(_) | Event::Place { .. } | Event::Trace(_) => {}
+            Event::Space { .. } | Event::SpaceEnd(_) | Event::Place { .. } | Event::Trace(_) => {}
         }
     }
 }

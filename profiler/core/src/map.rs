@@ -227,6 +227,12 @@ impl SymbolMap {
         wanted.map(|function| function.start..function.end).collect()
     }
 
+    /// The addresses of all functions of which `of` knows the name, with what it returns.
+    pub fn functions_by<T>(&self, of: impl Fn(&str) -> Option<T>) -> Vec<(Range<u64>, T)> {
+        let known = self.functions.iter().filter_map(|function| Some((function, of(self.name_of(function))?)));
+        known.map(|(function, value)| (function.start..function.end, value)).collect()
+    }
+
     /// The modules and their ranges, in whole pages; the program itself has no name.
     pub fn modules(&self) -> Vec<(&str, Range<u64>)> {
         let mut ranges: Vec<Option<Range<u64>>> = vec![None; self.modules.len()];

@@ -7,11 +7,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 
 use crate::durations::Durations;
-use crate::event::{Event, RawSample};
+use crate::event::{Event, NumberedWait, RawSample};
 use crate::files::FileSource;
-use crate::guest::{GuestId, SpaceId};
-use crate::images::{Images, JoinedStack, MappedFile};
-use crate::model::{Cost, Distribution, Losses, Origin, StackEnd};
+use crate::guest::{GuestId, SpaceId, ThreadId};
+use crate::images::{Images, JoinedStack, MappedFile, Part};
+use crate::model::{Cost, Distribution, Losses, Origin, StackEnd, State};
 use crate::recording::{Clocks, ImageId, SampleRecord, TrackRecord, Writer, is_plain};
 use crate::unwind::CallAddress;
 
@@ -43,6 +43,16 @@ struct WrittenImage {
     addresses: BTreeSet<u64>,
 }
 
+/// The wait of a track, as its sample was written.
+struct KeptWait {
+    number: u32,
+    callstack: Option<u64>,
+    end: StackEnd,
+    state: State,
+    thread: Option<ThreadId>,
+    parts: Vec<Part>,
+}
+
 /// Writes events to a recording.
 pub struct Recorder<W> {
     writer: Writer<W>,
@@ -63,6 +73,8 @@ pub struct Recorder<W> {
     /// By a fingerprint of 128 bits with secret keys: the frames themselves would be ten times as much.
     callstacks: HashMap<u128, u64>,
     fingerprints: [RandomState; 2],
+    /// By the track's number of the source.
+    waits: HashMap<u32, KeptWait>,
     pauses: Durations,
     progress: Progress,
     first_ns: u64,
@@ -85,6 +97,7 @@ impl<W: Write> Recorder<W> {
             frames: HashMap::new(),
             callstacks: HashMap::new(),
             fingerprints: [RandomState::new(), RandomState::new()],
+            waits: HashMap::new(),
             pauses: Durations::default(),
             progress: Progress::default(),
             first_ns: clocks.monotonic_ns,
@@ -129,6 +142,7 @@ impl<W: Write> Recorder<W> {
                 self.writer.track(&TrackRecord { number, guest, id, name })
             }
             Event::TrackEnd(track) => {
+                self.waits.remove(&track);
                 if let Some(number) = self.tracks.remove(&track) {
                     self.writer.forget_track(number);
                 }
@@ -157,6 +171,9 @@ impl<W: Write> Recorder<W> {
             }
             Event::Place { .. } => Ok(()),
             Event::Sample(sample) => self.sample(&sample, files),
+            Event::StillWaits { time_ns, tracks } => {
+                tracks.into_iter().try_for_each(|(track, number)| self.still_waits(track, number, time_ns))
+            }
             Event::Frozen { tracks_ns } => {
                 for (track, ns) in tracks_ns {
                     self.pauses.add(ns);
@@ -197,12 +214,36 @@ impl<W: Write> Recorder<W> {
             frozen_ns: sample.frozen_ns,
             parts: &parts,
         })?;
+        match sample.wait {
+            Some(NumberedWait { number, .. }) => {
+                let (state, thread) = (sample.state, sample.thread);
+                self.waits.insert(sample.track, KeptWait { number, callstack, end, state, thread, parts });
+            }
+            None => _ = self.waits.remove(&sample.track),
+        }
         self.progress.samples_taken += 1;
         self.progress.stacks_broken += u64::from(end != StackEnd::Complete);
         if sample.frozen_ns > 0 {
             self.pauses.add(sample.frozen_ns);
         }
         self.last_ns = self.last_ns.max(sample.time_ns);
+        Ok(())
+    }
+
+    /// Writes the sample of a wait once more. One whose own sample was dropped is dropped, too.
+    fn still_waits(&mut self, track: u32, wait: u32, time_ns: u64) -> io::Result<()> {
+        let kept = self.waits.get(&track).filter(|kept| kept.number == wait);
+        let Some((KeptWait { callstack, end, state, thread, parts, .. }, number)) = kept.zip(self.tracks.get(&track))
+        else {
+            self.progress.samples_dropped += 1;
+            return Ok(());
+        };
+        let (callstack, end, state, thread) = (*callstack, *end, *state, *thread);
+        let record = SampleRecord { time_ns, track: *number, callstack, end, state, thread, frozen_ns: 0, parts };
+        self.writer.sample(&record)?;
+        self.progress.samples_taken += 1;
+        self.progress.stacks_broken += u64::from(end != StackEnd::Complete);
+        self.last_ns = self.last_ns.max(time_ns);
         Ok(())
     }
 

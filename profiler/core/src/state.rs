@@ -20,11 +20,13 @@ pub enum State {
     InVmm,
     /// The source could not determine it.
     Unknown,
+    /// A thread that waits, on no CPU, in a recording of what threads wait for.
+    Waiting,
 }
 
 impl State {
     /// All states; the position of one is its number in a recording.
-    pub const ALL: [State; 8] = [
+    pub const ALL: [State; 9] = [
         State::Running,
         State::Spinning,
         State::Idle,
@@ -33,14 +35,15 @@ impl State {
         State::Stolen,
         State::InVmm,
         State::Unknown,
+        State::Waiting,
     ];
 
     /// The states that every view shows. It shows each of the others where there is a sample in it.
     pub const COMMON: [State; 3] = [State::Running, State::Spinning, State::Idle];
 
-    /// The states in which a guest's code ran, or the VMM on its behalf: shares of functions are counted of these. All others are no
-    /// function's time.
-    pub const ACTIVE: [State; 2] = [State::Running, State::InVmm];
+    /// The states in which a guest's code ran, or the VMM on its behalf, or in which a thread waits in a recording of just that: shares of functions
+    /// are counted of these. All others are no function's time.
+    pub const ACTIVE: [State; 3] = [State::Running, State::InVmm, State::Waiting];
 
     /// Whether its time is time of functions.
     pub fn is_active(self) -> bool {
@@ -63,6 +66,7 @@ impl State {
             State::Stolen => "stolen",
             State::InVmm => "in the VMM",
             State::Unknown => "state unknown",
+            State::Waiting => "waiting",
         }
     }
 
@@ -99,7 +103,11 @@ impl StateCounts {
 
     /// What the samples are called that shares of functions are counted of: `running samples`, and what else there is.
     pub fn active_words(&self) -> &'static str {
-        if self.of(State::InVmm) > 0 { "samples, running or in the VMM" } else { "running samples" }
+        match (self.of(State::InVmm), self.of(State::Waiting)) {
+            (0, 0) => "running samples",
+            (_, 0) => "samples, running or in the VMM",
+            _ => "samples, running or waiting",
+        }
     }
 
     /// The rare states with samples, and how many.

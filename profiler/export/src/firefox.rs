@@ -26,18 +26,19 @@ const CATEGORIES: [(&str, &str); 5] =
 
 /// Categories of recordings that have something of them: the other states in which nothing of the guest runs, and whose code it is, in
 /// the order of [`Layer::ALL`].
-const MORE_CATEGORIES: [(&str, &str); 6] = [
+const MORE_CATEGORIES: [(&str, &str); 7] = [
     ("Stolen", "red"),
     ("In the VMM", "green"),
     ("Guest user", "lightblue"),
     ("Guest kernel", "blue"),
     ("VMM", "yellow"),
     ("Host kernel", "orange"),
+    ("Waiting", "purple"),
 ];
 
 /// Whether a profile needs [`MORE_CATEGORIES`].
 fn has_more(profile: &Profile) -> bool {
-    let is_more = |sample: &Sample| matches!(sample.state, State::Stolen | State::InVmm);
+    let is_more = |sample: &Sample| matches!(sample.state, State::Stolen | State::InVmm | State::Waiting);
     profile.view().is_some() || profile.samples.iter().any(is_more)
 }
 

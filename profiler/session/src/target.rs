@@ -11,11 +11,13 @@ use glass_profiler_core::model::Origin;
 use glass_profiler_guests::backends;
 use glass_profiler_guests::backends::choose::{self, Attached, BackendChoice};
 use glass_profiler_guests::backends::file::DumpedVm;
+use glass_profiler_guests::backends::off_cpu::{self, OffCpu};
 use glass_profiler_guests::backends::process::{Process, ProcessSettings};
 use glass_profiler_guests::backends::remote::Launcher;
 use glass_profiler_guests::backends::xen;
 use glass_profiler_guests::files::{OpenedFiles, Opener};
 use glass_profiler_guests::find::{self, Found, Vm, domains};
+use glass_profiler_guests::systems::linux_guest::Access;
 use glass_profiler_guests::{GuestError, GuestProcesses, Source, SymbolFile, VmSettings, is_boot_image, of_c_program};
 
 /// What is copied of a stack. The upload queue needs 17 KiB (2026-11-22), as a VM where a connection opens.
@@ -93,6 +95,8 @@ pub struct Request {
     pub processes: GuestProcesses,
     /// Of a VM under KVM, what its VMM and the host's kernel do for it, too.
     pub with_host: bool,
+    /// Of a Linux in a VM, what its threads wait for, instead of what its vCPUs do.
+    pub off_cpu: bool,
     /// How to start the process that stops a VM and reads it; without it, this process does.
     pub launcher: Option<Launcher>,
 }
@@ -155,6 +159,7 @@ impl Request {
             backend: Backend::Auto,
             processes: GuestProcesses::default(),
             with_host: false,
+            off_cpu: false,
             launcher: None,
         }
     }
@@ -227,6 +232,14 @@ pub fn open(request: &Request) -> Result<Target, TargetError> {
         return refuse(format!(
             "--host shows what the host does for a VM under KVM, and process {pid} is none, or --backend is not kvm: leave out --host"
         ));
+    }
+    if request.off_cpu {
+        return match found {
+            Found::Vm(vm) => threads(request, &vm),
+            Found::Process => refuse(format!(
+                "--off-cpu shows what the threads of a Linux in a VM wait for, and process {pid} is not a VM that glass supports: leave out --off-cpu"
+            )),
+        };
     }
     match (found, request.backend) {
         (Found::Vm(_), Backend::Process) => process(request, &[pid]),
@@ -423,6 +436,35 @@ fn vm_target(request: &Request, vm: &Vm) -> Result<Target, TargetError> {
     let remark = |error: &GuestError| format!("{error}; using QEMU's gdbstub, which holds the VM longer");
     let remarks = passed_over.iter().map(remark).collect();
     Ok(Target { source, origin, is_guest: true, pid: vm.pid, remarks, is_remote: request.launcher.is_some(), opened })
+}
+
+/// The threads of the Linux in a VM, by its RAM.
+fn threads(request: &Request, vm: &Vm) -> Result<Target, TargetError> {
+    let is_of_vcpus = request.with_host
+        || request.backend != Backend::Auto
+        || request.stack_bytes.is_some()
+        || request.load_address.is_some()
+        || !(request.symbols.is_empty() && request.vcpus.is_empty());
+    if is_of_vcpus {
+        return Err(TargetError::Request(
+            "--off-cpu reads the threads of a Linux from the RAM of its VM: leave out --host, --backend, --vcpu, --symbols and --stack-bytes, which are for samples of vCPUs".to_owned(),
+        ));
+    }
+    let opened = match (&request.launcher, &request.processes.root) {
+        (Some(launcher), Some(_)) => OpenedFiles::by(Opener::start(&launcher.program, &launcher.arguments)?),
+        _ => OpenedFiles::default(),
+    };
+    let enter = request.launcher.as_ref().and_then(|launcher| launcher.before_parsing);
+    let rate_hz = request.rate_hz.unwrap_or(off_cpu::DEFAULT_RATE_HZ);
+    let access = Access { enter, processes: request.processes.clone(), opened: opened.clone() };
+    let source = Box::new(OffCpu::open(vm, rate_hz, access)?);
+    let origin = origin(
+        rate_hz,
+        format!("{} (VM, its threads)", vm.name),
+        "the guest's RAM (off-CPU: what its threads wait for; no vCPU is stopped)",
+        IN_RAM.to_owned(),
+    );
+    Ok(Target { source, origin, is_guest: true, pid: vm.pid, remarks: Vec::new(), is_remote: true, opened })
 }
 
 #[cfg(test)]

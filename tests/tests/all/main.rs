@@ -24,6 +24,7 @@ mod ipv6;
 mod jailed;
 mod layouts;
 mod linux_guests;
+mod linux_off_cpu;
 mod linux_restart;
 mod linux_storm;
 mod linux_tasks;

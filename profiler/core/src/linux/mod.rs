@@ -21,3 +21,4 @@ pub mod tasks;
 #[cfg(test)]
 mod testing;
 pub mod vdso;
+pub mod waits;

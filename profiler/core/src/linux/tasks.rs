@@ -79,8 +79,8 @@ pub struct Offsets {
     pid_numbers: u32,
     upid_bytes: u32,
     upid_number: u32,
-    /// Of the part of a `task_struct` that is read.
-    span: Range<u32>,
+    /// The parts of a `task_struct` that are read, in their order. Most of one is not, and is kibibytes.
+    parts: Vec<Range<u32>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,7 +137,7 @@ impl Offsets {
             pid_numbers: at("pid", "numbers")?,
             upid_bytes: btf.bytes_of("upid").ok_or("upid")?,
             upid_number: at("upid", "nr")?,
-            span: 0..0,
+            parts: Vec::new(),
         };
         let [voluntary, involuntary] = offsets.switches;
         let words = [
@@ -164,9 +164,10 @@ impl Offsets {
             offsets.thread_pid,
             offsets.cgroups.map_or(offsets.pid, |cgroups| cgroups.of_task),
         ];
-        offsets.span = around(&words);
-        if offsets.span.end > TASK_BYTES_MAX {
-            return Err(format!("task_struct of less than {} bytes", offsets.span.end));
+        offsets.parts = parts(&words);
+        let end = offsets.parts.last().map_or(0, |part| part.end);
+        if end > TASK_BYTES_MAX {
+            return Err(format!("task_struct of less than {end} bytes"));
         }
         Ok(offsets)
     }
@@ -176,6 +177,50 @@ impl Offsets {
 fn around(words: &[u32]) -> Range<u32> {
     let (start, end) = words.iter().fold((u32::MAX, 0), |(start, end), at| (start.min(*at), end.max(at + 8)));
     start..end
+}
+
+/// The same in parts, which are one where they are near each other.
+fn parts(words: &[u32]) -> Vec<Range<u32>> {
+    /// To read so many bytes more takes no longer than to read a part more.
+    const NEAR_BYTES: u32 = 256;
+    let mut words = words.to_vec();
+    words.sort_unstable();
+    let mut parts: Vec<Range<u32>> = Vec::new();
+    for at in words {
+        match parts.last_mut() {
+            Some(last) if at <= last.end + NEAR_BYTES => last.end = last.end.max(at + 8),
+            _ => parts.push(at..at + 8),
+        }
+    }
+    parts
+}
+
+/// The parts of a structure that were read.
+struct Copied<'a> {
+    parts: &'a [Range<u32>],
+    bytes: Vec<u8>,
+}
+
+impl Copied<'_> {
+    /// What is at an offset and after it in its part.
+    fn at(&self, at: u32) -> Option<&[u8]> {
+        let mut before = 0;
+        for part in self.parts {
+            if part.contains(&at) {
+                return self.bytes.get((before + at - part.start) as usize..(before + part.end - part.start) as usize);
+            }
+            before += part.end - part.start;
+        }
+        None
+    }
+
+    fn word(&self, at: u32) -> Option<u64> {
+        word(self.at(at)?, 0)
+    }
+
+    fn field(&self, field: Field) -> Option<u64> {
+        Field { at: 0, ..field }.get(self.at(field.at)?)
+    }
 }
 
 /// What identifies a task, from a copy of a part of it.
@@ -203,18 +248,19 @@ impl Offsets {
     /// What identifies a task of which this is the [part](Offsets::part). `None` if it is shorter.
     #[must_use]
     pub fn identity(&self, part: &[u8]) -> Option<Identity> {
-        self.identity_in(part, self.part().start)
+        let start = self.part().start;
+        self.identity_in(|at| part.get((at - start) as usize..))
     }
 
-    /// The same of the bytes of a task from `start` on.
-    fn identity_in(&self, part: &[u8], start: u32) -> Option<Identity> {
-        let half = |at: u32| number(part, at - start, 4).and_then(|number| u32::try_from(number).ok());
+    /// The same of a task of which `at` has what is at an offset.
+    fn identity_in<'a>(&self, at: impl Fn(u32) -> Option<&'a [u8]>) -> Option<Identity> {
+        let half = |offset| number(at(offset)?, 0, 4).and_then(|number| u32::try_from(number).ok());
         Some(Identity {
             tid: half(self.pid)?,
             pid: half(self.tgid)?,
-            name: name_of(part.get((self.comm - start) as usize..)?.get(..NAME_BYTES)?),
-            start_ns: word(part, self.start_time - start)?,
-            mm: word(part, self.mm - start)?,
+            name: name_of(at(self.comm)?.get(..NAME_BYTES)?),
+            start_ns: word(at(self.start_time)?, 0)?,
+            mm: word(at(self.mm)?, 0)?,
         })
     }
 }
@@ -327,12 +373,13 @@ pub struct Task {
 impl Task {
     /// Reads a task. `None` if there is none at that address.
     pub fn read(space: &Space<'_>, address: u64, offsets: &Offsets) -> Option<Task> {
-        let start = offsets.span.start;
-        let bytes =
-            space.bytes(pointer(address, 8)?.checked_add(u64::from(start))?, (offsets.span.end - start) as usize)?;
-        let word = |at: u32| word(&bytes, at - start);
-        let field = |field: Field| Field { at: field.at - start, ..field }.get(&bytes);
-        let Identity { tid, pid, name, start_ns, mm } = offsets.identity_in(&bytes, start)?;
+        let (start, parts) = (pointer(address, 8)?, &offsets.parts[..]);
+        let mut copied = Copied { parts, bytes: Vec::with_capacity(parts.iter().map(Range::len).sum()) };
+        for part in parts {
+            copied.bytes.extend(space.bytes(start.checked_add(u64::from(part.start))?, part.len())?);
+        }
+        let (word, field) = (|at| copied.word(at), |field| copied.field(field));
+        let Identity { tid, pid, name, start_ns, mm } = offsets.identity_in(|at| copied.at(at))?;
         const KERNEL_THREAD: u64 = 0x20_0000;
         Some(Task {
             address,

@@ -21,6 +21,7 @@ const STOLEN: u8 = 5;
 const IN_VMM: u8 = 6;
 /// The first of [`Layer::ALL`].
 const LAYERS: u8 = 7;
+const WAITING: u8 = LAYERS + Layer::ALL.len() as u8;
 /// Type of a resource: a library.
 const LIBRARY: u8 = 1;
 
@@ -57,6 +58,7 @@ impl Tables {
             State::Spinning => SPINNING,
             State::Stolen => STOLEN,
             State::InVmm => IN_VMM,
+            State::Waiting => WAITING,
             _ => IDLE,
         };
         let mut stack = None;

@@ -215,6 +215,10 @@ impl Hosted {
                 sample.segments.iter_mut().for_each(|segment| segment.space = space_number(segment.space));
                 Event::Sample(sample)
             }
+            Event::StillWaits { time_ns, tracks } => {
+                let tracks = tracks.into_iter().map(|(track, wait)| (track + TRACKS, wait)).collect();
+                Event::StillWaits { time_ns, tracks }
+            }
             event @ (Event::Thread(_) | Event::Frozen { .. } | Event::Warning(_) | Event::Trace(_)) => event,
         });
     }

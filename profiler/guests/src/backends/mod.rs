@@ -11,6 +11,7 @@ mod hosted;
 pub mod kvm;
 mod load;
 pub mod monitor;
+pub mod off_cpu;
 pub mod paced;
 pub mod process;
 pub mod remote;

@@ -12,6 +12,7 @@ use glass_profiler_core::elf::ImageError;
 use glass_profiler_core::event::Event;
 use glass_profiler_core::guest::{Guest, GuestKind};
 use glass_profiler_core::image::Image;
+use glass_profiler_core::map::SymbolMap;
 
 use crate::arch::x86_64::CoreState;
 use crate::error::GuestError;
@@ -231,6 +232,12 @@ impl VmImage {
         let in_ram = self.in_ram.take()?;
         let outside = Outside::new(self.settings.processes.clone(), self.opened.clone());
         Some(Followed::new(in_ram, self.programs.first()?.range(), self.settings.stack_bytes, outside))
+    }
+
+    /// The functions of a Linux, its modules' too, where a map has them.
+    pub(crate) fn symbol_map(&self) -> Option<&Arc<SymbolMap>> {
+        let (program, _) = self.linux.as_ref()?;
+        self.programs.get(*program)?.map.as_ref()
     }
 
     /// The processes of a Linux whose kernel was found in its RAM, if that describes its types; once.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use glass_profiler_core::event::{Event, RawSample, RawTask, Segment};
 use glass_profiler_core::guest::{GuestKind, Mode};
 use glass_profiler_core::linux::tasks::{Task, Tasks};
+use glass_profiler_core::map::SymbolMap;
 
 use crate::error::GuestError;
 use crate::files::OpenedFiles;
@@ -132,6 +133,22 @@ impl LinuxGuest {
     /// The guest, its kernel's address space, and what is there.
     pub fn announce(&self, sink: &mut dyn FnMut(Event)) {
         self.image.announce(std::iter::empty(), sink);
+    }
+
+    /// The functions of the kernel and its modules.
+    pub(crate) fn symbol_map(&self) -> Option<&SymbolMap> {
+        self.image.symbol_map().map(|map| &**map)
+    }
+
+    /// A sample of a task that runs, without a stack. Before it is returned, `sink` receives what is new of its process.
+    pub(crate) fn running(&mut self, task: &Task, sink: &mut dyn FnMut(Event)) -> RawSample {
+        let part = self.part(task.address);
+        self.sample(Vec::new(), part, sink)
+    }
+
+    /// What a task is called in recordings.
+    pub(crate) fn shown_name(&self, task: &Task) -> String {
+        self.processes.shown_name(task)
     }
 
     /// The stack of a task at a moment at which it does not run. Before it is returned, `sink` receives what is new of its process.

@@ -1,13 +1,13 @@
 // The profile in the page: what Rust wrote (profiler/report/src/samples/page.rs describes the columns), as
 // arrays. Nodes are those of the tree by line; shape.js makes the tree of functions from it.
 
-export const STATES = ["running", "spinning", "idle", "never started", "paused", "stolen", "in the VMM", "state unknown"];
+export const STATES = ["running", "spinning", "idle", "never started", "paused", "stolen", "in the VMM", "state unknown", "waiting"];
 /** The kinds of the functions that are parents of samples in a state. */
-const STATE_KINDS = "rsinptvu";
+const STATE_KINDS = "rsinptvuw";
 /** States from here on are rare: they are shown where a recording has them. */
 export const RARE_FROM = 3;
-/** The states in which code ran: shares of functions are of these. */
-const ACTIVE = [STATES.indexOf("running"), STATES.indexOf("in the VMM")];
+/** The states in which code ran, or in which threads wait in a recording of that: shares of functions are of these. */
+const ACTIVE = [STATES.indexOf("running"), STATES.indexOf("in the VMM"), STATES.indexOf("waiting")];
 /** Whose code a function is, in a recording of host and guest. */
 export const LAYERS = ["guest user", "guest kernel", "VMM", "host kernel"];
 /** Layers from here on are the host's. */

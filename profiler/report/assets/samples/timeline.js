@@ -10,7 +10,7 @@ import { roundStep, windowFrom, zoomWindow } from "../shared/zoom.js";
 
 const TRACK_ROWS_FOLDED = 8;
 /** The colour of each of STATES. */
-const STATE_INKS = ["running", "spinning", "idle", "rare", "rare", "stolen", "in-vmm", "rare"];
+const STATE_INKS = ["running", "spinning", "idle", "rare", "rare", "stolen", "in-vmm", "rare", "waiting"];
 /** More rows than this are too many to read; those with most samples are shown. */
 const TRACK_ROWS_MAX = 200;
 const AXIS_PX = 22;

@@ -305,6 +305,7 @@ fn letter(state: State) -> char {
         State::Stolen => 't',
         State::InVmm => 'v',
         State::Unknown => 'u',
+        State::Waiting => 'w',
     }
 }
 

@@ -250,7 +250,7 @@ fn read_sample(reader: &mut Reader) -> Option<RawSample> {
         true => Some(RawTask { address: reader.word()?, bytes: reader.bytes()?.to_vec() }),
         false => None,
     };
-    Some(RawSample { time_ns, track, state, thread, skid, segments, frozen_ns, task })
+    Some(RawSample { time_ns, track, state, thread, skid, segments, frozen_ns, task, wait: None })
 }
 
 impl Report {

@@ -196,6 +196,11 @@ impl Processes {
         tasks::list(&self.kernel, &self.memory, &self.types.tasks)
     }
 
+    /// What a task is called, if names may be shown.
+    pub(crate) fn shown_name(&self, task: &Task) -> String {
+        if self.outside.settings.without_names { format!("thread {}", task.tid) } else { task.name.clone() }
+    }
+
     /// The kernel's address space, for one walk.
     pub(crate) fn kernel_space(&self) -> Space<'_> {
         self.kernel.space(&self.memory)

@@ -3,7 +3,7 @@
 use super::{line, wrap};
 use crate::samples::processes::{GuestProcesses, Ran, Share};
 use glass_profiler_core::format::{count, cut_end, pad, percent};
-use glass_profiler_core::model::Profile;
+use glass_profiler_core::model::{Profile, StateCounts};
 
 /// Rows of each table; one more counts the rest.
 const ROWS_MAX: usize = 16;
@@ -15,9 +15,12 @@ const THREAD_COLUMNS: usize = 22;
 pub(super) fn tables(out: &mut String, profile: &Profile) {
     let Some(guest) = GuestProcesses::of(profile) else { return };
     let running = guest.running();
+    let mut counts = StateCounts::default();
+    profile.samples.iter().for_each(|sample| counts.add(sample.state, 1));
+    let words = counts.active_words();
     let title = |what: &str, shown: usize, all: usize| {
         let (shown, all) = (count(shown.min(ROWS_MAX) as u64), count(all as u64));
-        format!("\n{what} of the guest: {shown} of {all}; 100 % = {} running samples", count(running))
+        format!("\n{what} of the guest: {shown} of {all}; 100 % = {} {}", count(running), words)
     };
     let processes = guest.processes.len();
     line(out, &title("Processes", processes, processes));
