@@ -49,7 +49,7 @@ export class LayerPalette extends Palette {
 
 /** The colour of the report's own entries. */
 export function specialColour(kind, dark) {
-  const [hue, saturation] = { b: [0, 45], s: [42, 70], i: [220, 8], n: [256, 18], p: [256, 18], t: [12, 40], v: [176, 25], u: [220, 8], g: [205, 14], m: [220, 8], r: [220, 12] }[kind];
+  const [hue, saturation] = { b: [0, 45], s: [42, 70], i: [220, 8], n: [256, 18], p: [256, 18], t: [12, 40], v: [176, 25], w: [256, 35], u: [220, 8], g: [205, 14], m: [220, 8], r: [220, 12] }[kind];
   return `hsl(${hue} ${saturation}% ${dark ? 32 : 84}%)`;
 }
 

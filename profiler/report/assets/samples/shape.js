@@ -4,7 +4,7 @@
 
 import { isOfGuest, isOfHost } from "./profile.js";
 
-const KIND_ORDER = "rfbsinptvugm";
+const KIND_ORDER = "rfbsinptvwugm";
 
 /**
  * `place` has the node of this tree for each node of the profile. `hidden` flags functions or is
@@ -48,10 +48,10 @@ export function shapeTree(profile, { hidden: chosen, recursion, side }) {
   return { nodes, place: grown.place.map((node) => rank[node]), hidden: guests ? hidden.map((flag, fn) => flag | guests[fn]) : hidden };
 }
 
-/** Flags what the reader hides, what the view does not show, and the parent of samples in the VMM: those are samples of functions. */
+/** Flags what the reader hides, what the view does not show, and the parents of samples in the VMM and of waiting ones: those are samples of functions. */
 function allHidden({ functions, hostTracks }, chosen, side) {
   const outside = hostTracks && side === "guest" ? isOfHost(functions) : null;
-  return Uint8Array.from(functions, (fn) => (chosen?.[fn.index] || outside?.[fn.index] || fn.kind === "v" ? 1 : 0));
+  return Uint8Array.from(functions, (fn) => (chosen?.[fn.index] || outside?.[fn.index] || fn.kind === "v" || fn.kind === "w" ? 1 : 0));
 }
 
 /**
