@@ -6,6 +6,7 @@
 
 mod equal;
 mod monitor;
+mod off_cpu;
 mod pause;
 mod ram;
 mod samples;
@@ -46,7 +47,8 @@ const SEARCHES: usize = 5;
 const SHOWN: usize = 10;
 
 /// The measurements.
-pub const PARTS: [Part; 3] = [("guests", run), ("pause", pause::measure), ("shares", shares::run)];
+pub const PARTS: [Part; 4] =
+    [("guests", run), ("pause", pause::measure), ("shares", shares::run), ("off-cpu", off_cpu::run)];
 
 /// Records a guest of each kernel.
 fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {

@@ -59,14 +59,20 @@ pub struct Translator {
     paging: Paging,
     /// Virtual and physical page, by the virtual page's low bits.
     cache: [Option<(u64, u64)>; Translator::CACHE_PAGES],
+    /// The same of 2 MiB in a large page, by the bits above: a kernel maps all RAM by such pages, and its structures are anywhere.
+    large: [Option<(u64, u64)>; Translator::LARGE_PAGES],
     /// The address bits above a table of the lowest level, and the table: a stack's pages have one in common.
     table: Option<(u64, u64)>,
     /// The address of some entries of a table of the lowest level, and these: pages that follow each other have their entries there.
     entries: Option<(u64, [u8; Translator::ENTRIES_BYTES])>,
 }
 
+/// The address bits below those that a table of the lowest level, or a large page, has in common.
+const TABLE_SHIFT: u32 = 21;
+
 impl Translator {
     const CACHE_PAGES: usize = 16;
+    const LARGE_PAGES: usize = 64;
     /// A line of the processor's cache.
     const ENTRIES_BYTES: usize = 64;
     /// The most pages that are read at a time.
@@ -74,7 +80,8 @@ impl Translator {
 
     /// A translator for the address space that these registers select.
     pub fn new(paging: Paging) -> Translator {
-        Translator { paging, cache: [None; Translator::CACHE_PAGES], table: None, entries: None }
+        let (cache, large) = ([None; Translator::CACHE_PAGES], [None; Translator::LARGE_PAGES]);
+        Translator { paging, cache, large, table: None, entries: None }
     }
 
     /// The physical page of a virtual one, both by their addresses; `None` if it is not mapped.
@@ -85,13 +92,18 @@ impl Translator {
         {
             return Some(physical);
         }
+        let above = page >> TABLE_SHIFT;
+        if let Some((known, physical)) = self.large[above as usize % Translator::LARGE_PAGES]
+            && known == above
+        {
+            return Some(physical | page & ((1 << TABLE_SHIFT) - 1));
+        }
         let physical = self.walk(memory, page)?;
         self.cache[slot] = Some((page, physical));
         Some(physical)
     }
 
     fn walk(&mut self, memory: &impl Physical, page: u64) -> Option<u64> {
-        const TABLE_SHIFT: u32 = 21;
         if self.paging.cr0 & CR0_PAGING == 0 {
             return Some(page);
         }
@@ -122,7 +134,13 @@ impl Translator {
             // A page of 1 GiB or 2 MiB ends the walk early; larger ones do not exist.
             if level == 0 || (level <= 2 && entry & ENTRY_LARGE != 0) {
                 let inside = (1u64 << shift) - 1;
-                return Some((entry & ENTRY_ADDRESS & !inside) | (page & inside));
+                let physical = (entry & ENTRY_ADDRESS & !inside) | (page & inside);
+                if level > 0 {
+                    let above = page >> TABLE_SHIFT;
+                    let start = physical & !((1 << TABLE_SHIFT) - 1);
+                    self.large[above as usize % Translator::LARGE_PAGES] = Some((above, start));
+                }
+                return Some(physical);
             }
             table = entry & ENTRY_ADDRESS;
         }
@@ -269,8 +287,14 @@ mod tests {
         fake.set(0x2000, ENTRY_LARGE | 3);
         fake.set(0x5008, 33);
         let mut bytes = [0; 8];
-        assert_eq!(Translator::new(PAGING).read(&fake, 0x5008, &mut bytes), 8);
+        let mut translator = Translator::new(PAGING);
+        assert_eq!(translator.read(&fake, 0x5008, &mut bytes), 8);
         assert_eq!(bytes[0], 33);
+        // Another page of the same 2 MiB needs no entry; in the next ones the first does.
+        fake.reads.set(0);
+        assert_eq!((translator.translate_page(&fake, 0x7000), fake.reads.get()), (Some(0x7000), 0));
+        assert_eq!((translator.translate_page(&fake, 0x20_7000), fake.reads.get()), (Some(0x20_7000), 2));
+        assert_eq!((translator.translate_page(&fake, 0x20_8000), fake.reads.get()), (Some(0x20_8000), 2));
     }
 
     #[test]
