@@ -225,14 +225,24 @@ impl Connection {
 
     /// Moves received data into `buf`; returns how many bytes.
     pub fn read(&mut self, buf: &mut [u8]) -> usize {
-        self.receiver.ring().read(buf)
+        let count = self.receiver.ring().read(buf);
+        self.release_if_over();
+        count
     }
 
     /// Drops up to `max` received bytes; returns how many.
     pub fn skip(&mut self, max: usize) -> usize {
         let count = max.min(self.readable());
         self.receiver.ring().remove(count);
+        self.release_if_over();
         count
+    }
+
+    /// A connection that is over keeps no memory but for what was not read.
+    fn release_if_over(&mut self) {
+        if matches!(self.state, State::Closed | State::TimeWait) {
+            self.receiver.release();
+        }
     }
 
     /// Whether data may be written: the connection is open and we have not closed it.
@@ -313,6 +323,7 @@ impl Connection {
         self.end = Some(end);
         self.opening = None;
         self.sender.clear();
+        self.receiver.end();
     }
 
     /// The path passes segments of at most `bytes`, headers of IP and TCP not counted: an ICMP message has said so (RFC 8201, RFC 1191).

@@ -123,13 +123,7 @@ impl Connection {
         if !flags.has(Flags::ACK) || !self.acknowledge(now, segment, position) {
             return;
         }
-        self.heard_at = now;
-        if let (Some(clocks), Some(timestamps)) = (&mut self.clocks, header.options.timestamps)
-            && (timestamps.value.wrapping_sub(clocks.recent) as i32) >= 0
-            && position <= self.receiver.acknowledged()
-        {
-            *clocks = Clocks { recent: timestamps.value, recent_at: now };
-        }
+        self.hear(now, header, position);
         if self.state == State::Closed || length == 0 {
             return;
         }
@@ -141,6 +135,18 @@ impl Connection {
             }
         } else {
             self.receiver.request_ack();
+        }
+    }
+
+    /// The peer has sent something. Its newest timestamp is the one to return, also if it has sent old data again: it measures how long
+    /// that took (RFC 7323, section 4.3).
+    fn hear(&mut self, now: Instant, header: &Header, position: u64) {
+        self.heard_at = now;
+        if let (Some(clocks), Some(timestamps)) = (&mut self.clocks, header.options.timestamps)
+            && (timestamps.value.wrapping_sub(clocks.recent) as i32) >= 0
+            && position <= self.receiver.acknowledged()
+        {
+            *clocks = Clocks { recent: timestamps.value, recent_at: now };
         }
     }
 
@@ -171,7 +177,8 @@ impl Connection {
     }
 
     fn receive_unacceptable(&mut self, now: Instant, segment: &Segment, position: u64) {
-        let flags = segment.header.flags;
+        let Segment { header, .. } = segment;
+        let flags = header.flags;
         if flags.has(Flags::RST) {
             return;
         }
@@ -183,7 +190,7 @@ impl Connection {
         let near = self.receiver.next().saturating_sub(position) <= u64::from(u32::MAX) / 4;
         if flags.has(Flags::ACK) && position <= self.receiver.next() && near && self.acknowledge(now, segment, position)
         {
-            self.heard_at = now;
+            self.hear(now, header, position);
         }
         if self.state != State::Closed {
             self.answer_old(now, segment, position);

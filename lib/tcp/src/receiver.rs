@@ -219,6 +219,13 @@ impl Receiver {
         sacks
     }
 
+    /// Nothing more arrives.
+    pub fn end(&mut self) {
+        self.holes.clear();
+        (self.wants_ack, self.ack_at) = (false, None);
+        self.ring.release();
+    }
+
     /// Gives back the memory of a ring in which nothing is.
     pub fn release(&mut self) {
         if self.holes.is_empty() {
