@@ -43,8 +43,8 @@ impl Connection {
     }
 
     /// The next segment to send now, which counts as sent; `None` if there is none until [`Connection::next_deadline`], or until something
-    /// is received, read or written. `frame_bytes` is the longest segment that can be passed on, header included: the MTU without the
-    /// header of IP, or more if the card cuts segments.
+    /// is received, read or written. `frame_bytes` is the longest frame that the card cuts into segments, headers of TCP included and
+    /// those before it not; 0 if it cuts none.
     pub fn poll_transmit(&mut self, now: Instant, frame_bytes: usize) -> Option<Transmit> {
         self.advance(now);
         if let Some(header) = self.parting.take() {

@@ -22,6 +22,11 @@ impl Reduction {
         self.sent += bytes;
     }
 
+    /// One segment may be sent in any case.
+    pub fn permit(&mut self, in_flight: u64, segment: u64) {
+        self.window = self.window.max(in_flight + segment);
+    }
+
     /// What may be in flight.
     pub fn window(&self) -> u64 {
         self.window

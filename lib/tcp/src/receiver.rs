@@ -186,7 +186,8 @@ impl Receiver {
             return false;
         }
         let before = self.announced.saturating_sub(self.next);
-        let after = (self.ring.space() >> self.shift << self.shift) as u64;
+        let most = u64::from(u16::MAX) << self.shift;
+        let after = (self.ring.space() as u64 >> self.shift << self.shift).min(most);
         let worthwhile = self.segment_max.min(self.ring.limit() as u64 / 2).max(1);
         after >= 2 * before && after - before >= worthwhile
     }

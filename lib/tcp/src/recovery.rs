@@ -118,6 +118,10 @@ impl Sender {
         if self.phase == Phase::Recovery {
             let (target, in_flight) = (self.control.window_bytes(), self.in_flight());
             self.reduction.acknowledges(delivered_bytes, in_flight, target, self.segment, advances && lost_bytes == 0);
+            if !self.has_sack && lost_bytes > 0 {
+                // The first segment that is missing is sent at each partial acknowledgement (RFC 6582, section 3.2).
+                self.reduction.permit(in_flight, self.segment);
+            }
         }
     }
 
@@ -182,7 +186,8 @@ impl Sender {
             Some(rtt) if self.board.in_flight() <= self.segment => 2 * rtt + ACK_DELAY_MAX,
             Some(rtt) => 2 * rtt,
         };
-        Some(self.active_at + wait)
+        // Not later than the timeout, which it comes instead of.
+        Some(self.active_at + wait).min(self.timeout_at())
     }
 
     fn timeout_at(&self) -> Option<Instant> {
@@ -203,10 +208,10 @@ impl Sender {
                 self.start_recovery(now, in_flight, outstanding);
             }
         }
-        if self.timeout_at().is_some_and(|at| at <= now) {
-            self.time_out(now);
-        } else if self.probe_at().is_some_and(|at| at <= now) {
+        if self.probe_at().is_some_and(|at| at <= now) {
             self.wants_probe = true;
+        } else if !self.wants_probe && self.timeout_at().is_some_and(|at| at <= now) {
+            self.time_out(now);
         }
         if self.persist_at.is_some_and(|at| at <= now) {
             (self.persist_at, self.wants_persist) = (None, true);

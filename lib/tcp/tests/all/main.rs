@@ -2,3 +2,6 @@
 
 mod common;
 mod model;
+mod receiving;
+mod sending;
+mod states;

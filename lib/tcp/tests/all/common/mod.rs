@@ -1,5 +1,7 @@
 //! A network between two connections, with one seed and its own time.
 
+pub mod script;
+
 use glass_api::Instant;
 use glass_lib_tcp::congestion::Kind;
 use glass_lib_tcp::{Connection, HalfOpen, Reply, Segment, Settings, State, Transmit};
@@ -87,6 +89,8 @@ pub struct Net {
     pub frame_bytes: usize,
     flying: BinaryHeap<Flying>,
     sent: u64,
+    /// When an end sent something last.
+    pub sent_at: Instant,
 }
 
 impl Net {
@@ -96,7 +100,7 @@ impl Net {
         let mut random = fastrand::Rng::with_seed(seed);
         let connection = Connection::connect(now, random.u32(..), settings[0]);
         let ends = [End::Open(Box::new(connection)), End::Listens(settings[1])];
-        Net { now, ends, path, random, frame_bytes: 1480, flying: BinaryHeap::new(), sent: 0 }
+        Net { now, ends, path, random, frame_bytes: 0, flying: BinaryHeap::new(), sent: 0, sent_at: now }
     }
 
     pub fn connection(&mut self, index: usize) -> Option<&mut Connection> {
@@ -104,6 +108,7 @@ impl Net {
     }
 
     fn put(&mut self, to: usize, bytes: Vec<u8>) {
+        self.sent_at = self.now;
         if self.random.u32(..1000) < self.path.loss {
             return;
         }
