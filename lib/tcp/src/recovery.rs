@@ -244,6 +244,7 @@ impl Sender {
         self.phase = Phase::Loss;
         self.recovery_end = self.next;
         self.rtt.back_off();
+        self.must_retransmit = true;
         self.progress_at = now;
         self.repeats = 0;
         self.reorder_at = None;

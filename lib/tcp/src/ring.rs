@@ -1,6 +1,7 @@
 //! The bytes of one direction: a ring that grows from nothing to its limit.
 
 use alloc::vec::Vec;
+use core::fmt;
 use glass_api::zeroed_bytes;
 
 /// The least that is allocated.
@@ -9,12 +10,18 @@ const BYTES_MIN: usize = 4096;
 const GROWTH: usize = 4;
 
 /// A ring of bytes. Behind its bytes there may be others that arrived out of order.
-#[derive(Debug)]
 pub struct Ring {
     bytes: Vec<u8>,
     start: usize,
     len: usize,
     limit: usize,
+}
+
+/// Its sizes: its bytes are the user's.
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{} of {} bytes, {} allocated", self.len, self.limit, self.bytes.len())
+    }
 }
 
 impl Ring {

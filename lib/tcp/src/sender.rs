@@ -65,6 +65,8 @@ pub struct Sender {
     /// A tail loss probe that is not answered; and one is to be sent.
     pub(crate) probe: Option<Probe>,
     pub(crate) wants_probe: bool,
+    /// The retransmission timer has expired: the first segment is sent whatever is in flight.
+    pub(crate) must_retransmit: bool,
     /// Repeated acknowledgements of a peer without SACK.
     pub(crate) repeats: u64,
     /// The retransmission timer runs since then.
@@ -131,6 +133,7 @@ impl Sender {
             undo: None,
             probe: None,
             wants_probe: false,
+            must_retransmit: false,
             repeats: 0,
             progress_at: now,
             active_at: now,

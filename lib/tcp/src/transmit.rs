@@ -113,10 +113,10 @@ impl Sender {
         let end = range.end.min(data_end).max(range.start);
         let most = whole(room, lengths.segment).max(lengths.segment);
         let bytes = (end - range.start).min(self.frame(lengths)).min(most);
-        if room < bytes.min(lengths.segment) && self.in_flight() > 0 {
+        if room < bytes.min(lengths.segment) && self.in_flight() > 0 && !self.must_retransmit {
             return Err(Stop::Congestion);
         }
-        if self.release_at(now).is_some() {
+        if self.release_at(now).is_some() && !self.must_retransmit {
             return Err(Stop::Pacing);
         }
         let has_fin = range.start + bytes == data_end && range.end > data_end;
@@ -202,6 +202,7 @@ impl Sender {
         let before = self.in_flight();
         let stamp = self.rate.sends(now, end - start, before);
         if piece.is_retransmission {
+            self.must_retransmit = false;
             if start == self.una {
                 self.progress_at = now;
             }
