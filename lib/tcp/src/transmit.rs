@@ -85,7 +85,7 @@ impl Sender {
     }
 
     /// What is in flight may grow by so much.
-    fn room(&self) -> u64 {
+    fn space(&self) -> u64 {
         self.congestion_window().saturating_sub(self.in_flight())
     }
 
@@ -109,11 +109,11 @@ impl Sender {
         if !is_first && range.start >= self.una + self.window {
             return Err(Stop::Window);
         }
-        let (data_end, room) = (self.data_end(), self.room());
+        let (data_end, space) = (self.data_end(), self.space());
         let end = range.end.min(data_end).max(range.start);
-        let most = whole(room, lengths.segment).max(lengths.segment);
+        let most = whole(space, lengths.segment).max(lengths.segment);
         let bytes = (end - range.start).min(self.frame(lengths)).min(most);
-        if room < bytes.min(lengths.segment) && self.in_flight() > 0 && !self.must_retransmit {
+        if space < bytes.min(lengths.segment) && self.in_flight() > 0 && !self.must_retransmit {
             return Err(Stop::Congestion);
         }
         if self.release_at(now).is_some() && !self.must_retransmit {
@@ -129,7 +129,7 @@ impl Sender {
         let usable = (self.una + self.window).saturating_sub(self.next);
         let bytes = self.unsent().min(usable).min(lengths.segment);
         let data_end = self.data_end();
-        let piece = if bytes > 0 && self.board.has_room() {
+        let piece = if bytes > 0 && self.board.has_space() {
             let is_last = self.next + bytes == data_end;
             Piece { start: self.next, bytes, has_fin: is_last && self.is_closed, is_retransmission: false, is_last }
         } else {
@@ -147,7 +147,7 @@ impl Sender {
     fn choose_new(&mut self, now: Instant, lengths: Lengths) -> Result<Piece, Stop> {
         let (unsent, data_end) = (self.unsent(), self.data_end());
         if unsent == 0 {
-            if self.is_closed && self.next == data_end && self.board.has_room() {
+            if self.is_closed && self.next == data_end && self.board.has_space() {
                 let start = data_end;
                 return Ok(Piece { start, bytes: 0, has_fin: true, is_retransmission: false, is_last: true });
             }
@@ -161,20 +161,20 @@ impl Sender {
         if is_idle {
             self.control.on_idle_restart(now, now.since(self.active_at), self.rtt.timeout());
         }
-        let room = self.room();
+        let space = self.space();
         let most = unsent.min(usable).min(self.frame(lengths));
-        if room < most.min(lengths.segment) && self.in_flight() > 0 {
+        if space < most.min(lengths.segment) && self.in_flight() > 0 {
             return Err(Stop::Congestion);
         }
         // At least a segment, and whole segments if more follow.
-        let mut bytes = most.min(room.max(lengths.segment));
+        let mut bytes = most.min(space.max(lengths.segment));
         if bytes < unsent {
             bytes = whole(bytes, lengths.segment);
         }
         if bytes < lengths.segment && !self.may_be_short(bytes, unsent) {
             return Err(if bytes < unsent { Stop::Window } else { Stop::Nothing });
         }
-        if !self.board.has_room() {
+        if !self.board.has_space() {
             return Err(Stop::Congestion);
         }
         if self.release_at(now).is_some() {
