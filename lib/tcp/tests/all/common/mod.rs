@@ -52,6 +52,36 @@ pub struct Path {
     pub duplication: u32,
 }
 
+/// A link with a queue, for what the first end sends.
+#[derive(Debug, Clone, Copy)]
+pub struct Bottleneck {
+    pub bytes_per_sec: u64,
+    /// What may wait.
+    pub queue_bytes: u64,
+    /// All that was sent has left by then.
+    free_at: Instant,
+    pub dropped: u64,
+}
+
+impl Bottleneck {
+    pub fn new(bytes_per_sec: u64, queue_bytes: u64) -> Bottleneck {
+        Bottleneck { bytes_per_sec, queue_bytes, free_at: Instant(0), dropped: 0 }
+    }
+
+    /// When a segment leaves that is sent now; `None` if it is dropped.
+    fn pass(&mut self, now: Instant, bytes: usize) -> Option<Instant> {
+        // With the headers of IP and Ethernet.
+        let bytes = bytes as u64 + 34;
+        let waiting = self.free_at.since(now).as_nanos() as u64 * self.bytes_per_sec / 1_000_000_000;
+        if waiting + bytes > self.queue_bytes {
+            self.dropped += 1;
+            return None;
+        }
+        self.free_at = self.free_at.max(now) + Duration::from_nanos(bytes * 1_000_000_000 / self.bytes_per_sec);
+        Some(self.free_at)
+    }
+}
+
 /// A segment on its way.
 #[derive(Debug, PartialEq, Eq)]
 struct Flying {
@@ -85,6 +115,7 @@ pub struct Net {
     pub now: Instant,
     pub ends: [End; 2],
     pub path: Path,
+    pub bottleneck: Option<Bottleneck>,
     pub random: fastrand::Rng,
     pub frame_bytes: usize,
     flying: BinaryHeap<Flying>,
@@ -100,7 +131,17 @@ impl Net {
         let mut random = fastrand::Rng::with_seed(seed);
         let connection = Connection::connect(now, random.u32(..), settings[0]);
         let ends = [End::Open(Box::new(connection)), End::Listens(settings[1])];
-        Net { now, ends, path, random, frame_bytes: 0, flying: BinaryHeap::new(), sent: 0, sent_at: now }
+        Net {
+            now,
+            ends,
+            path,
+            bottleneck: None,
+            random,
+            frame_bytes: 0,
+            flying: BinaryHeap::new(),
+            sent: 0,
+            sent_at: now,
+        }
     }
 
     pub fn connection(&mut self, index: usize) -> Option<&mut Connection> {
@@ -112,11 +153,16 @@ impl Net {
         if self.random.u32(..1000) < self.path.loss {
             return;
         }
+        let mut leaves_at = self.now;
+        if let Some(bottleneck) = self.bottleneck.as_mut().filter(|_| to == 1) {
+            let Some(at) = bottleneck.pass(self.now, bytes.len()) else { return };
+            leaves_at = at;
+        }
         let copies = if self.random.u32(..1000) < self.path.duplication { 2 } else { 1 };
         for _ in 0..copies {
             let jitter = Duration::from_nanos(self.random.u64(..=self.path.jitter.as_nanos() as u64));
             self.sent += 1;
-            let at = self.now + self.path.delay + jitter;
+            let at = leaves_at + self.path.delay + jitter;
             self.flying.push(Flying { at, order: self.sent, to, bytes: bytes.clone() });
         }
     }
