@@ -12,6 +12,7 @@ use core::fmt::Debug;
 use core::time::Duration;
 use glass_api::Instant;
 
+mod bbr;
 mod cubic;
 #[cfg(test)]
 mod cubic_tests;
@@ -21,6 +22,7 @@ mod new_reno;
 #[cfg(test)]
 mod tests;
 
+pub use bbr::Bbr;
 pub use cubic::Cubic;
 pub use fixed::Fixed;
 pub use new_reno::NewReno;
@@ -40,6 +42,8 @@ pub enum Kind {
     NewReno,
     /// RFC 9438 with HyStart++ (RFC 9406).
     Cubic,
+    /// BBR version 3 (draft-ietf-ccwg-bbr).
+    Bbr,
 }
 
 impl Kind {
@@ -49,6 +53,7 @@ impl Kind {
             Kind::None => Box::new(Fixed),
             Kind::NewReno => Box::new(NewReno::new(start)),
             Kind::Cubic => Box::new(Cubic::new(start)),
+            Kind::Bbr => Box::new(Bbr::new(start)),
         }
     }
 }

@@ -1,0 +1,4 @@
+//! Tests of lib/tcp against models of networks.
+
+mod bottleneck;
+mod throughput;
