@@ -1,4 +1,9 @@
-//! Tests of lib/tcp against models of networks.
+//! Tests of lib/tcp: scripts of segments, one for each rule, a model of two ends over a bad network, and one of connections at a bottleneck.
 
 mod bottleneck;
+mod common;
+mod model;
+mod receiving;
+mod sending;
+mod states;
 mod throughput;
