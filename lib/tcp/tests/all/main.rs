@@ -3,6 +3,7 @@
 mod bottleneck;
 mod common;
 mod model;
+mod paths;
 mod receiving;
 mod sending;
 mod states;

@@ -49,7 +49,9 @@ pub struct Cycle {
     acked: u64,
     /// `None` while it does not grow.
     acked_per_segment: Option<u64>,
-    /// What was delivered and lost in this cycle while nothing probed, and which share was lost, in thousandths.
+    /// Nothing probes, and there is no queue.
+    is_quiet: bool,
+    /// What was delivered and lost in this cycle while that was so, and which share was lost, in thousandths.
     quiet_delivered: u64,
     quiet_lost: u64,
     quiet_per_mille: u64,
@@ -67,6 +69,7 @@ impl Cycle {
             doublings: 0,
             acked: 0,
             acked_per_segment: None,
+            is_quiet: false,
             quiet_delivered: 0,
             quiet_lost: 0,
             quiet_per_mille: 0,
@@ -78,13 +81,20 @@ impl Cycle {
         LOSS_PER_MILLE + 2 * self.quiet_per_mille
     }
 
-    /// Counts what happens while nothing probes.
-    pub fn count_quiet(&mut self, state: State, ack: &Ack, min_rtt: Option<Duration>) {
-        let is_quiet = self.phase == AckPhase::Init && matches!(state, State::Down | State::Cruise);
+    /// Counts what is delivered while nothing probes.
+    pub fn count_delivered(&mut self, state: State, ack: &Ack, min_rtt: Option<Duration>) {
+        let is_without_probe = self.phase == AckPhase::Init && matches!(state, State::Down | State::Cruise);
         let is_without_queue = min_rtt.zip(ack.rtt).is_some_and(|(min, rtt)| rtt <= min + min / 8);
-        if is_quiet && is_without_queue {
+        self.is_quiet = is_without_probe && is_without_queue;
+        if self.is_quiet {
             self.quiet_delivered += ack.delivered_bytes;
-            self.quiet_lost += ack.lost_bytes;
+        }
+    }
+
+    /// Counts what is lost while nothing probes: by an acknowledgement, or by a timer after one.
+    pub fn count_lost(&mut self, bytes: u64) {
+        if self.is_quiet {
+            self.quiet_lost += bytes;
         }
     }
 

@@ -26,7 +26,11 @@ impl Bbr {
     /// `HandleLostPacket`.
     pub(super) fn handle_lost(&mut self, lost: &Lost) {
         self.start_recovery();
+        if self.is_of_startup(lost.prior_delivered) {
+            return;
+        }
         self.model.note_loss(lost.bytes);
+        self.cycle.count_lost(lost.bytes);
         if self.cycle.is_probe_sample && self.is_inflight_too_high(lost.lost_since_sent, lost.sent_in_flight) {
             self.handle_inflight_too_high(lost);
         }

@@ -20,12 +20,14 @@ pub struct FullPipe {
     pub is_now: bool,
     /// `BBR.full_bw_reached`: ever.
     pub is_reached: bool,
+    /// So much was delivered when Startup ended.
+    startup_end: Option<u64>,
 }
 
 impl FullPipe {
     /// `ResetFullBW`, and a first rate.
     pub fn reset(&mut self, baseline: u64) {
-        *self = FullPipe { baseline, is_reached: self.is_reached, ..FullPipe::default() };
+        *self = FullPipe { baseline, rounds: 0, is_now: false, ..*self };
     }
 
     /// `CheckFullBWReached`.
@@ -46,6 +48,12 @@ impl FullPipe {
 impl Bbr {
     pub(super) fn enter_startup(&mut self) {
         self.state = State::Startup;
+        self.full_pipe.startup_end = None;
+    }
+
+    /// Whether something was sent in a Startup that has ended, when so much had been delivered.
+    pub(super) fn is_of_startup(&self, prior_delivered: u64) -> bool {
+        self.full_pipe.startup_end.is_some_and(|end| prior_delivered <= end)
     }
 
     /// `CheckStartupDone`.
@@ -53,6 +61,7 @@ impl Bbr {
         self.check_startup_high_loss(ack, sample);
         if self.state == State::Startup && self.full_pipe.is_reached {
             self.state = State::Drain(self.model.rounds.count);
+            self.full_pipe.startup_end = Some(self.model.rounds.delivered);
         }
     }
 

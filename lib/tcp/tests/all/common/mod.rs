@@ -52,6 +52,36 @@ pub struct Path {
     pub duplication: u32,
 }
 
+/// A slow piece of the network, before the delay, behind a queue that drops what does not fit.
+#[derive(Debug, Clone, Copy)]
+pub struct Bottleneck {
+    bits_per_sec: u64,
+    /// How long the last one in the queue may wait.
+    queue: Duration,
+    /// Of a thousand segments so many arrive when three more have had time to arrive.
+    late: u32,
+    free_at: Instant,
+}
+
+impl Bottleneck {
+    pub fn new(bits_per_sec: u64, queue: Duration, late: u32) -> Bottleneck {
+        Bottleneck { bits_per_sec, queue, late, free_at: Instant(0) }
+    }
+
+    /// When a segment leaves it; `None` if it is dropped.
+    fn passes(&mut self, now: Instant, segment_bytes: usize, random: &mut fastrand::Rng) -> Option<Instant> {
+        let start = self.free_at.max(now);
+        // Ethernet and IP.
+        let bits = (segment_bytes as u64 + 34) * 8;
+        let time = Duration::from_nanos(bits * 1_000_000_000 / self.bits_per_sec);
+        (start.since(now) <= self.queue).then(|| {
+            self.free_at = start + time;
+            let is_late = self.late > 0 && random.u32(..1000) < self.late;
+            if is_late { self.free_at + time * 7 / 2 } else { self.free_at }
+        })
+    }
+}
+
 /// A segment on its way.
 #[derive(Debug, PartialEq, Eq)]
 struct Flying {
@@ -87,6 +117,8 @@ pub struct Net {
     pub path: Path,
     pub random: fastrand::Rng,
     pub frame_bytes: usize,
+    /// Only from the first end to the second one.
+    pub bottleneck: Option<Bottleneck>,
     flying: BinaryHeap<Flying>,
     sent: u64,
     /// When an end sent something last.
@@ -100,7 +132,8 @@ impl Net {
         let mut random = fastrand::Rng::with_seed(seed);
         let connection = Connection::connect(now, random.u32(..), settings[0]);
         let ends = [End::Open(Box::new(connection)), End::Listens(settings[1])];
-        Net { now, ends, path, random, frame_bytes: 0, flying: BinaryHeap::new(), sent: 0, sent_at: now }
+        let (flying, sent_at) = (BinaryHeap::new(), now);
+        Net { now, ends, path, random, frame_bytes: 0, bottleneck: None, flying, sent: 0, sent_at }
     }
 
     pub fn connection(&mut self, index: usize) -> Option<&mut Connection> {
@@ -109,6 +142,11 @@ impl Net {
 
     fn put(&mut self, to: usize, bytes: Vec<u8>) {
         self.sent_at = self.now;
+        let mut departs = self.now;
+        if let Some(bottleneck) = self.bottleneck.as_mut().filter(|_| to == 1) {
+            let Some(at) = bottleneck.passes(self.now, bytes.len(), &mut self.random) else { return };
+            departs = at;
+        }
         if self.random.u32(..1000) < self.path.loss {
             return;
         }
@@ -116,7 +154,7 @@ impl Net {
         for _ in 0..copies {
             let jitter = Duration::from_nanos(self.random.u64(..=self.path.jitter.as_nanos() as u64));
             self.sent += 1;
-            let at = self.now + self.path.delay + jitter;
+            let at = departs + self.path.delay + jitter;
             self.flying.push(Flying { at, order: self.sent, to, bytes: bytes.clone() });
         }
     }
