@@ -213,14 +213,19 @@ impl Connection {
         self.end
     }
 
+    /// The shifts of the peer's windows and of ours.
+    pub fn shifts(&self) -> (u8, u8) {
+        (self.shift, self.receiver.shift())
+    }
+
     /// Bytes that can be read now.
     pub fn readable(&self) -> usize {
         self.receiver.readable()
     }
 
-    /// Whether there will be nothing more to read than [`Connection::readable`]: the peer has closed, or there is no connection.
-    pub fn is_read_finished(&self) -> bool {
-        self.receiver.is_finished() || self.state == State::Closed
+    /// Whether all that the peer sends has arrived: it has closed.
+    pub fn has_peer_closed(&self) -> bool {
+        self.receiver.is_finished()
     }
 
     /// Moves received data into `buf`; returns how many bytes.
@@ -308,6 +313,18 @@ impl Connection {
             State::SynSent | State::TimeWait => self.finish(End::Aborted),
             _ => self.reset(End::Aborted),
         }
+    }
+
+    /// Ends the connection without a segment: our address is not ours any more.
+    pub fn expire(&mut self) {
+        if self.state != State::Closed {
+            self.finish(End::TimedOut);
+        }
+    }
+
+    /// Whether a reset is to be sent.
+    pub fn has_parting(&self) -> bool {
+        self.parting.is_some()
     }
 
     /// Closes it with a reset.

@@ -11,7 +11,7 @@ use glass_api::Instant;
 /// After so long a SYN is sent again, and twice as long after the next one (RFC 6298, section 2.1).
 pub(crate) const RESEND_AFTER: Duration = Duration::from_secs(1);
 /// Waits for the answer to a SYN double so often.
-pub(crate) const RESEND_SHIFT_MAX: u32 = 6;
+pub(crate) const RESEND_SHIFT_MAX: u32 = 5;
 /// Keep-alive probes in the time after which a peer is gone.
 const KEEP_ALIVES: u32 = 4;
 
@@ -56,6 +56,15 @@ impl Connection {
             State::TimeWait => self.poll_ack(now),
             _ => self.poll_open(now, frame_bytes),
         }
+    }
+
+    /// The answer to the segment that was received last, if it has to be answered by itself: when several acknowledge what is out of
+    /// order, the peer counts them (RFC 5681, section 4.2). All others are for [`Connection::poll_transmit`].
+    pub fn poll_answer(&mut self, now: Instant) -> Option<Transmit> {
+        if let Some(header) = self.parting.take() {
+            return Some(Transmit::plain(header));
+        }
+        if self.receiver.is_urgent() { self.poll_ack(now) } else { None }
     }
 
     fn poll_opening(&mut self, now: Instant) -> Option<Transmit> {

@@ -31,6 +31,8 @@ pub struct Receiver {
     /// The acknowledgement that was sent last.
     acknowledged: u64,
     wants_ack: bool,
+    /// The peer finds out from each such acknowledgement what is missing, so it does not wait for others.
+    is_urgent: bool,
     ack_at: Option<Instant>,
     quick: u8,
 }
@@ -59,9 +61,15 @@ impl Receiver {
             segment: 1,
             acknowledged: next,
             wants_ack: false,
+            is_urgent: false,
             ack_at: None,
             quick: QUICK_SEGMENTS,
         }
+    }
+
+    /// The shift of the windows that we announce.
+    pub fn shift(&self) -> u8 {
+        self.shift
     }
 
     /// The peer's numbers.
@@ -132,7 +140,7 @@ impl Receiver {
         let count = data.len() as u64;
         let offset = self.ring.len() + (first - self.next) as usize;
         if first > self.next {
-            self.wants_ack = true;
+            self.request_ack();
             if self.holes.contains(first, first + count) {
                 self.duplicate.get_or_insert((first, first + count));
             } else if self.ring.write_at(offset, data) {
@@ -163,12 +171,17 @@ impl Receiver {
         if start < end {
             self.duplicate.get_or_insert((start, end));
         }
-        self.wants_ack = true;
+        self.request_ack();
     }
 
-    /// An acknowledgement is to be sent at once.
+    /// An acknowledgement is to be sent at once, not together with others.
     pub fn request_ack(&mut self) {
-        self.wants_ack = true;
+        (self.wants_ack, self.is_urgent) = (true, true);
+    }
+
+    /// Whether one of those is to be sent.
+    pub fn is_urgent(&self) -> bool {
+        self.is_urgent
     }
 
     /// Whether an acknowledgement is to be sent now: for data, or because the window has grown (RFC 9293, section 3.8.6.2.2).
@@ -199,7 +212,7 @@ impl Receiver {
 
     /// The window's field of the next header that is sent, which acknowledges all that has arrived.
     pub fn announce(&mut self) -> u16 {
-        (self.wants_ack, self.ack_at, self.duplicate) = (false, None, None);
+        (self.wants_ack, self.is_urgent, self.ack_at, self.duplicate) = (false, false, None, None);
         self.acknowledged = self.next;
         // The end of a window never moves back, but for what the shift cuts off.
         let window = (self.announced.saturating_sub(self.next)).max(self.ring.space() as u64);
@@ -223,7 +236,7 @@ impl Receiver {
     /// Nothing more arrives.
     pub fn end(&mut self) {
         self.holes.clear();
-        (self.wants_ack, self.ack_at) = (false, None);
+        (self.wants_ack, self.is_urgent, self.ack_at) = (false, false, None);
         self.ring.release();
     }
 

@@ -201,7 +201,7 @@ impl Sender {
             self.ring.remove(count as usize);
             self.base += count;
             (self.progress_at, self.active_at) = (now, now);
-            (self.persist_at, self.persists) = (None, 0);
+            (self.persist_at, self.persists, self.must_retransmit) = (None, 0, false);
             self.rtt.forgive();
         }
         let mut delivered_bytes = self.rate.delivered() - prior_delivered;
