@@ -68,7 +68,7 @@ impl Bottleneck {
         Bottleneck { bits_per_sec, queue, late, free_at: Instant(0) }
     }
 
-    /// When a segment leaves it; `None` if it is dropped.
+    /// When a segment has passed it; `None` if it is dropped.
     fn passes(&mut self, now: Instant, segment_bytes: usize, random: &mut fastrand::Rng) -> Option<Instant> {
         let start = self.free_at.max(now);
         // Ethernet and IP.
