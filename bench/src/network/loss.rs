@@ -28,7 +28,7 @@ const TRANSFER_TIME_MIN: Duration = Duration::from_secs(5);
 const TRANSFER_TIME_SHORT: Duration = Duration::from_millis(500);
 /// The seed of the first round. All transfers of a round and a cell have the same losses.
 const SEED: u64 = 41;
-/// Linux's congestion controls that we compare with.
+/// The congestion controls of senders, each compared with the same of Linux.
 const ALGORITHMS: [&str; 2] = ["cubic", "bbr"];
 /// Of those that a Linux does not have it has no file.
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
@@ -56,7 +56,7 @@ pub enum Far {
 struct Column {
     direction: Direction,
     far: Far,
-    /// Of a sender on Linux. A VM has only its own, so its column stands for each.
+    /// The congestion control of the sender.
     algorithm: &'static str,
     mb_s: Vec<f64>,
 }
@@ -87,7 +87,7 @@ pub(super) fn loss(outcome: &mut Outcome, run: &Run) -> Result<()> {
         ..Results::default()
     };
     let folder = Folder::new("bench-loss")?;
-    let bed = Bed::new(world, &folder)?;
+    let bed = Bed::new(world, &algorithms, &folder)?;
     // And the two transfers that belong to no cell.
     let transfers: usize = 2 + results.cells.iter().map(|(_, columns)| columns.len()).sum::<usize>();
     let rounds = run.size(ROUNDS, 1);
@@ -142,12 +142,11 @@ fn algorithms(outcome: &mut Outcome) -> Result<Vec<&'static str>> {
 /// The transfers of a cell: the VM's beside those that they are compared with.
 fn columns(cell: Cell, algorithms: &[&'static str]) -> Vec<Column> {
     let column = |direction, far, algorithm| Column { direction, far, algorithm, mb_s: Vec::new() };
-    let mut columns = vec![column(Direction::Out, Far::Vm, ALGORITHMS[0])];
+    let directions = if cell.has_receivers() { &[Direction::Out, Direction::In][..] } else { &[Direction::Out] };
+    let mut columns = Vec::new();
     for &algorithm in algorithms {
-        columns.push(column(Direction::Out, Far::Linux, algorithm));
-        if cell.has_receivers() {
-            columns.push(column(Direction::In, Far::Vm, algorithm));
-            columns.push(column(Direction::In, Far::Linux, algorithm));
+        for &direction in directions {
+            columns.extend([Far::Vm, Far::Linux].map(|far| column(direction, far, algorithm)));
         }
     }
     columns

@@ -19,11 +19,12 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 const NEAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-const VM: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-const LINUX: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
-/// The TAP devices of the relay, and that of the VM.
+const LINUX: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// Of the VMs.
+const VMS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 3), Ipv4Addr::new(10, 77, 0, 4)];
+/// The TAP devices of the relay, and those of the VMs.
 const RELAY_TAP: &str = "relay0";
-const VM_TAP: &str = "tap0";
+const VM_TAPS: [&str; 2] = ["tap0", "tap1"];
 /// More than any transfer has time for; `bench-tcp` accepts no larger number.
 const SEND_BYTES: u64 = 1 << 40;
 /// Where the process sends; everything else is done by `bench-tcp`.
@@ -36,10 +37,12 @@ const RESET_TIME: Duration = Duration::from_millis(200);
 /// The namespaces with what runs in them.
 pub struct Bed {
     // Ended before the namespaces go.
-    _processes: [Process; 2],
+    _processes: Vec<Process>,
     _sender: Sender,
     relay: Relay,
     near: Namespace,
+    /// The congestion control of each VM, with its address.
+    vms: Vec<(&'static str, Ipv4Addr)>,
     _others: [Namespace; 2],
 }
 
@@ -53,37 +56,46 @@ pub struct Transfer {
 }
 
 impl Bed {
-    /// Boots the VM as a user does, and starts the same service as a process.
-    pub fn new(world: World, folder: &Folder) -> Result<Bed> {
+    /// Boots a VM for each congestion control, as a user does, and starts the same service as a process.
+    pub fn new(world: World, algorithms: &[&'static str], folder: &Folder) -> Result<Bed> {
         let (near, far, linux) = (Namespace::new()?, Namespace::new()?, Namespace::new()?);
         near.tap(RELAY_TAP, NEAR)?;
-        far.bridge(&[RELAY_TAP, VM_TAP])?;
+        far.bridge(&[RELAY_TAP, VM_TAPS[0], VM_TAPS[1]])?;
         linux.join_bridge(LINUX, &far)?;
         for namespace in [&near, &linux] {
             // A connection would start with what an earlier one has seen under other conditions.
             namespace.set("ipv4/tcp_no_metrics_save", "1")?;
         }
         let relay = Relay::attach((&near, RELAY_TAP), (&far, RELAY_TAP))?;
-        let mut glass = far.command(programs::built("glass").context("glass is not built")?);
-        glass.arg("run").arg(programs::image("bench-tcp").context("the image of bench-tcp is not built")?);
-        glass.args(["--accel", &world.to_string(), "--net", &format!("tap={VM_TAP}")]);
-        glass.args(["--ip", &format!("{VM}/{}", netns::PREFIX_BITS)]);
-        let vm = Process::spawn(&mut glass, &folder.file("vm.log"))?;
+        let mut processes = Vec::new();
+        let vms: Vec<_> = algorithms.iter().copied().zip(VMS).collect();
+        for ((algorithm, address), tap) in vms.iter().zip(VM_TAPS) {
+            let mut glass = far.command(programs::built("glass").context("glass is not built")?);
+            glass.arg("run").arg(programs::image("bench-tcp").context("the image of bench-tcp is not built")?);
+            glass.args(["--accel", &world.to_string(), "--net", &format!("tap={tap}"), "--congestion", algorithm]);
+            glass.args(["--ip", &format!("{address}/{}", netns::PREFIX_BITS)]);
+            processes.push(Process::spawn(&mut glass, &folder.file(&format!("{algorithm}.log")))?);
+        }
         let mut command = linux.command(programs::built("bench-tcp").context("bench-tcp is not built")?);
         command.args(["--bind", "::"]);
-        let process = Process::spawn(&mut command, &folder.file("process.log"))?;
+        processes.push(Process::spawn(&mut command, &folder.file("process.log"))?);
         let _sender = Sender::start(&linux, SocketAddr::from((LINUX, SENDER_PORT)))?;
-        let bed = Bed { _processes: [vm, process], _sender, relay, near, _others: [far, linux] };
+        let bed = Bed { _processes: processes, _sender, relay, near, vms, _others: [far, linux] };
         bed.settle(|| {
-            for far in [Far::Vm, Far::Linux] {
-                bed.near.inside(|| connect(far.address(), "echo\n"))?;
-            }
-            Ok(())
+            let all = bed.vms.iter().map(|(_, address)| *address).chain([LINUX]);
+            all.into_iter()
+                .try_for_each(|address| bed.near.inside(|| connect((address, PORT).into(), "echo\n").map(drop)))
         })?;
         Ok(bed)
     }
 
-    /// A transfer of this duration. `algorithm` is the congestion control of the sender, unless that is the VM.
+    /// The address of the VM with this congestion control, or of the process.
+    fn address(&self, far: Far, algorithm: &str) -> Ipv4Addr {
+        let vm = self.vms.iter().find(|(name, _)| *name == algorithm).map(|(_, address)| *address);
+        vm.filter(|_| far == Far::Vm).unwrap_or(LINUX)
+    }
+
+    /// A transfer of this duration. `algorithm` is the congestion control of the sender; a VM also receives from the same of Linux.
     pub fn transfer(
         &self,
         conditions: &Conditions,
@@ -91,9 +103,10 @@ impl Bed {
         (direction, far, algorithm): (Direction, Far, &str),
         time: Duration,
     ) -> Result<Transfer> {
+        let address = self.address(far, algorithm);
         let work = || match direction {
-            Direction::Out => self.near.inside(|| receive(far, algorithm, time)),
-            Direction::In => self.near.inside(|| send(far, algorithm, time)),
+            Direction::Out => self.near.inside(|| receive(address, algorithm, time)),
+            Direction::In => self.near.inside(|| send(address, algorithm, time)),
         };
         let ((mb_s, stream), BothCounts { to_far, to_near }) = self.relay.during(conditions, seed, work)?;
         self.reset(vec![stream])?;
@@ -102,7 +115,7 @@ impl Bed {
 
     /// Two connections of the VM and one of the Linux process send at the same time; returns the megabytes a second of each.
     pub fn compete(&self, conditions: &Conditions, seed: u64, algorithm: &str, time: Duration) -> Result<[f64; 3]> {
-        let senders = [Far::Vm, Far::Vm, Far::Linux];
+        let senders = [Far::Vm, Far::Vm, Far::Linux].map(|far| self.address(far, algorithm));
         let work = || {
             std::thread::scope(|scope| {
                 let near = &self.near;
@@ -137,28 +150,18 @@ impl Bed {
     }
 }
 
-impl Far {
-    fn address(self) -> SocketAddr {
-        let address = match self {
-            Far::Vm => VM,
-            Far::Linux => LINUX,
-        };
-        SocketAddr::from((address, PORT))
-    }
-}
-
 /// Receives for this time; returns megabytes a second, and the connection.
-fn receive(far: Far, algorithm: &str, time: Duration) -> Result<(f64, TcpStream)> {
-    let mut stream = match far {
-        Far::Vm => connect(far.address(), &format!("send {SEND_BYTES}\n"))?,
-        Far::Linux => connect(SocketAddr::from((LINUX, SENDER_PORT)), &format!("{algorithm}\n"))?,
+fn receive(address: Ipv4Addr, algorithm: &str, time: Duration) -> Result<(f64, TcpStream)> {
+    let mut stream = match address {
+        LINUX => connect((address, SENDER_PORT).into(), &format!("{algorithm}\n"))?,
+        _ => connect((address, PORT).into(), &format!("send {SEND_BYTES}\n"))?,
     };
     stream.set_read_timeout(Some(BLOCKED_MAX))?;
     let mut buffer = vec![0; PIECE_BYTES];
     let (start, mut received) = (Instant::now(), 0);
     while start.elapsed() < time {
         match stream.read(&mut buffer) {
-            Ok(0) => bail!("{far:?} closed the connection"),
+            Ok(0) => bail!("{address} closed the connection"),
             Ok(count) => received += count as u64,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => return Err(error.into()),
@@ -168,8 +171,8 @@ fn receive(far: Far, algorithm: &str, time: Duration) -> Result<(f64, TcpStream)
 }
 
 /// Sends for this time; returns the megabytes a second that were acknowledged, and the connection.
-fn send(far: Far, algorithm: &str, time: Duration) -> Result<(f64, TcpStream)> {
-    let mut stream = connect(far.address(), "")?;
+fn send(address: Ipv4Addr, algorithm: &str, time: Duration) -> Result<(f64, TcpStream)> {
+    let mut stream = connect((address, PORT).into(), "")?;
     set_tcp_congestion(&stream, algorithm).with_context(|| format!("Linux has no {algorithm}"))?;
     stream.write_all(b"take\n")?;
     stream.set_write_timeout(Some(BLOCKED_MAX))?;

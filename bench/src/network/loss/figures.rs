@@ -12,12 +12,10 @@ const LINUX: &str = "linux";
 
 /// The VM's results and Linux's of a kind of transfer, if both were measured.
 fn pair<'c>(columns: &'c [Column], direction: Direction, algorithm: &str) -> Option<(&'c [f64], &'c [f64])> {
-    // A VM sends by its own algorithm.
-    let is_own = |column: &Column| column.far == Far::Vm && direction == Direction::Out;
     let find = |far| {
         let found = columns.iter().filter(|column| column.direction == direction && column.far == far);
-        let found = found.filter(|column| is_own(column) || column.algorithm == algorithm);
-        found.map(|column| &column.mb_s[..]).find(|samples| !samples.is_empty())
+        let mut found = found.filter(|column| column.algorithm == algorithm).map(|column| &column.mb_s[..]);
+        found.find(|samples| !samples.is_empty())
     };
     Some((find(Far::Vm)?, find(Far::Linux)?))
 }
@@ -90,7 +88,7 @@ pub(super) fn explain(outcome: &mut Outcome, results: &Results, time: Duration) 
         "TCP through a relay between two TAP devices; out: bench-tcp sends to a Linux client, in: it receives from one; the VM beside the same program as a process, which is `linux`; {:.1} s a transfer from its handshake on, {ROUNDS} of each; half of the round trip in each direction, losses of segments in both",
         time.as_secs_f64()
     ));
-    outcome.note("cubic, bbr: the congestion control of the sender on Linux. The VM has one of its own, which is beside each of both; relay: Linux to Linux by CUBIC through the relay without any condition");
+    outcome.note("cubic, bbr: the congestion control of the sender, Linux's BBR is version 1 unless its kernel was patched; relay: Linux to Linux by CUBIC through the relay without any condition");
     outcome.note("bottleneck: queues in bandwidth-delay products of 40 ms, drop tail; reordering: 1 % of the segments arrive after three later ones; fair: two connections of the VM and one of Linux (CUBIC) share 100 Mbit/s for twice the time of a transfer");
     for ((cell, _), counts) in results.cells.iter().zip(&results.counts) {
         let percent = |count: u64| count as f64 * 100.0 / counts.segments.max(1) as f64;
@@ -111,10 +109,9 @@ pub(super) fn bars(results: &Results) -> Vec<Group> {
     for (cell, columns) in &results.cells {
         for (direction, word) in [(Direction::Out, "sends"), (Direction::In, "receives")] {
             let bars = columns.iter().filter(|column| column.direction == direction).filter_map(|column| {
-                let name = match (column.far, direction) {
-                    (Far::Vm, Direction::Out) => "VM".to_owned(),
-                    (Far::Vm, Direction::In) => format!("VM {}", column.algorithm),
-                    (Far::Linux, _) => format!("Linux {}", column.algorithm),
+                let name = match column.far {
+                    Far::Vm => format!("VM {}", column.algorithm),
+                    Far::Linux => format!("Linux {}", column.algorithm),
                 };
                 let mbit_s: Vec<f64> = column.mb_s.iter().map(|mb_s| mb_s * 8.0).collect();
                 Some((name, Summary::of(&mbit_s)?))
