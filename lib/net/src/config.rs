@@ -47,8 +47,25 @@ pub enum Congestion {
     /// and useless where a queue is shorter than the window (`platform/sim/examples/congestion.rs`,
     /// 2026-11-21: 2 MB at 10 MB/s with a queue of 60 kB take 1.2 s with Reno and over 1000 s without).
     None,
-    /// RFC 5681, with bytes counted as in RFC 3465. The default.
+    /// RFC 5681, with bytes counted as in RFC 3465.
     Reno,
+    /// RFC 9438, as Linux by default. The default.
+    Cubic,
+    /// BBR version 3 (draft-ietf-ccwg-bbr): paced by the measured bandwidth, so random losses hardly slow it down.
+    Bbr,
+}
+
+impl Congestion {
+    /// That of this name: `none`, `reno`, `cubic` or `bbr`.
+    pub fn named(name: &str) -> Option<Congestion> {
+        match name {
+            "none" => Some(Congestion::None),
+            "reno" => Some(Congestion::Reno),
+            "cubic" => Some(Congestion::Cubic),
+            "bbr" => Some(Congestion::Bbr),
+            _ => None,
+        }
+    }
 }
 
 /// Sizes, bounds and times of a [`crate::Stack`]. Start from [`Config::for_memory`].
@@ -114,7 +131,7 @@ impl Config {
             datagram_bytes: (memory_bytes / 256).clamp(64 * KIB, 1024 * KIB),
             connections_max: count.clamp(8, 1024),
             backlog_max: (count / 2).clamp(8, 512),
-            congestion: Congestion::Reno,
+            congestion: Congestion::Cubic,
             peer_timeout: Duration::from_secs(60),
             open_timeout: Duration::from_secs(10),
             linger_timeout: Duration::from_secs(30),

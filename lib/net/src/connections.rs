@@ -44,6 +44,8 @@ impl State {
             congestion: match self.config.congestion {
                 Congestion::None => Kind::None,
                 Congestion::Reno => Kind::NewReno,
+                Congestion::Cubic => Kind::Cubic,
+                Congestion::Bbr => Kind::Bbr,
             },
             open_timeout: self.config.open_timeout,
             peer_timeout: self.config.peer_timeout,

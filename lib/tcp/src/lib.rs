@@ -13,7 +13,7 @@
 //! * `congestion`, `rate.rs`, `pacing.rs`: how much and how fast.
 //!
 //! # Limits
-//! 32 ranges out of order in each direction's memory, 4096 ranges in flight, buffers of the sizes in [`Settings`].
+//! 1024 ranges out of order, 4096 ranges in flight, buffers of the sizes in [`Settings`].
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -12,9 +12,18 @@ use core::fmt::Debug;
 use core::time::Duration;
 use glass_api::Instant;
 
+mod bbr;
+mod cubic;
+#[cfg(test)]
+mod cubic_tests;
 mod fixed;
+mod hystart;
 mod new_reno;
+#[cfg(test)]
+mod tests;
 
+pub use bbr::Bbr;
+pub use cubic::Cubic;
 pub use fixed::Fixed;
 pub use new_reno::NewReno;
 
@@ -31,6 +40,10 @@ pub enum Kind {
     /// RFC 5681 with byte counting (RFC 3465).
     #[default]
     NewReno,
+    /// RFC 9438 with HyStart++ (RFC 9406).
+    Cubic,
+    /// BBR version 3 (draft-ietf-ccwg-bbr).
+    Bbr,
 }
 
 impl Kind {
@@ -39,6 +52,8 @@ impl Kind {
         match self {
             Kind::None => Box::new(Fixed),
             Kind::NewReno => Box::new(NewReno::new(start)),
+            Kind::Cubic => Box::new(Cubic::new(start)),
+            Kind::Bbr => Box::new(Bbr::new(start)),
         }
     }
 }

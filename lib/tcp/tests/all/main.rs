@@ -1,7 +1,10 @@
-//! Tests of lib/tcp: scripts of segments, one for each rule, and a model of two ends over a bad network.
+//! Tests of lib/tcp: scripts of segments, one for each rule, a model of two ends over a bad network, and one of connections at a bottleneck.
 
+mod bottleneck;
 mod common;
 mod model;
+mod paths;
 mod receiving;
 mod sending;
 mod states;
+mod throughput;

@@ -1,7 +1,7 @@
 //! Two ends over a network that loses, delays, reorders and duplicates: every byte arrives once and in order, there is no pause, and no
 //! memory is left. `GLASS_TCP_CONNECTIONS` is how many connections are simulated.
 
-use crate::common::{Bottleneck, Net, Path, settings};
+use crate::common::{Net, Path, settings};
 use glass_api::Instant;
 use glass_lib_tcp::congestion::Kind;
 use glass_lib_tcp::{End, Settings, State};
@@ -175,57 +175,6 @@ fn every_byte_arrives_once_and_in_order() {
         std::env::var("GLASS_TCP_SEED").ok().map_or(0, |seed| seed.parse().expect("GLASS_TCP_SEED is a number"));
     for seed in first..first + count {
         simulate(seed);
-    }
-}
-
-/// Sends for `duration` from the first end to the second one; returns bytes per second.
-fn speed(net: &mut Net, duration: Duration) -> u64 {
-    net.send(0);
-    let (start, mut read) = (net.now, 0);
-    while net.now.since(start) < duration {
-        if let Some(connection) = net.connection(0) {
-            while connection.write(&[0; 65_536]) > 0 {}
-        }
-        if let Some(connection) = net.connection(1) {
-            read += connection.skip(usize::MAX);
-        }
-        net.send(0);
-        net.send(1);
-        assert!(net.step(Instant(u64::MAX)), "nothing is due");
-    }
-    (read as f64 / net.now.since(start).as_secs_f64()) as u64
-}
-
-const MEBIBYTE: usize = 1 << 20;
-
-fn large() -> Settings {
-    Settings { receive_bytes: 2 * MEBIBYTE, send_bytes: 2 * MEBIBYTE, ..settings() }
-}
-
-fn path(delay_ms: u64, loss: u32) -> Path {
-    Path { delay: Duration::from_millis(delay_ms), jitter: Duration::ZERO, loss, duplication: 0 }
-}
-
-/// The finding F1: slow start overfilled the queue, and one segment a round trip followed for seconds.
-#[test]
-fn a_bottleneck_with_a_queue_is_filled() {
-    // Of the link's speed, payload has 94 %.
-    for (mbit, queue_frames, percent) in [(100, 400, 85), (20, 400, 85), (20, 70, 80), (100, 100, 60)] {
-        let mut net = Net::new(1, path(20, 0), [large(); 2]);
-        net.bottleneck = Some(Bottleneck::new(mbit * 125_000, queue_frames * 1514));
-        let speed = speed(&mut net, Duration::from_secs(15));
-        let found = speed * 100 / (mbit * 125_000);
-        assert!(found >= percent, "{mbit} Mbit/s with {queue_frames} frames: {found} %");
-    }
-}
-
-#[test]
-fn random_loss_costs_what_the_window_of_newreno_costs() {
-    // Mathis: 1.22 segments a round trip, by the root of the loss; here with cards that cut long frames.
-    for (loss, least) in [(1, 900_000), (10, 300_000), (30, 150_000)] {
-        let mut net = Net::new(7, path(20, loss), [large(); 2]);
-        let speed = speed(&mut net, Duration::from_secs(30));
-        assert!(speed > least, "{loss} of a thousand: {speed} B/s");
     }
 }
 

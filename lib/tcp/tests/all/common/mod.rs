@@ -52,33 +52,33 @@ pub struct Path {
     pub duplication: u32,
 }
 
-/// A link with a queue, for what the first end sends.
+/// A slow piece of the network, before the delay, behind a queue that drops what does not fit.
 #[derive(Debug, Clone, Copy)]
 pub struct Bottleneck {
-    pub bytes_per_sec: u64,
-    /// What may wait.
-    pub queue_bytes: u64,
-    /// All that was sent has left by then.
+    bits_per_sec: u64,
+    /// How long the last one in the queue may wait.
+    queue: Duration,
+    /// Of a thousand segments so many arrive when three more have had time to arrive.
+    late: u32,
     free_at: Instant,
-    pub dropped: u64,
 }
 
 impl Bottleneck {
-    pub fn new(bytes_per_sec: u64, queue_bytes: u64) -> Bottleneck {
-        Bottleneck { bytes_per_sec, queue_bytes, free_at: Instant(0), dropped: 0 }
+    pub fn new(bits_per_sec: u64, queue: Duration, late: u32) -> Bottleneck {
+        Bottleneck { bits_per_sec, queue, late, free_at: Instant(0) }
     }
 
-    /// When a segment leaves that is sent now; `None` if it is dropped.
-    fn pass(&mut self, now: Instant, bytes: usize) -> Option<Instant> {
-        // With the headers of IP and Ethernet.
-        let bytes = bytes as u64 + 34;
-        let waiting = self.free_at.since(now).as_nanos() as u64 * self.bytes_per_sec / 1_000_000_000;
-        if waiting + bytes > self.queue_bytes {
-            self.dropped += 1;
-            return None;
-        }
-        self.free_at = self.free_at.max(now) + Duration::from_nanos(bytes * 1_000_000_000 / self.bytes_per_sec);
-        Some(self.free_at)
+    /// When a segment has passed it; `None` if it is dropped.
+    fn passes(&mut self, now: Instant, segment_bytes: usize, random: &mut fastrand::Rng) -> Option<Instant> {
+        let start = self.free_at.max(now);
+        // Ethernet and IP.
+        let bits = (segment_bytes as u64 + 34) * 8;
+        let time = Duration::from_nanos(bits * 1_000_000_000 / self.bits_per_sec);
+        (start.since(now) <= self.queue).then(|| {
+            self.free_at = start + time;
+            let is_late = self.late > 0 && random.u32(..1000) < self.late;
+            if is_late { self.free_at + time * 7 / 2 } else { self.free_at }
+        })
     }
 }
 
@@ -115,9 +115,10 @@ pub struct Net {
     pub now: Instant,
     pub ends: [End; 2],
     pub path: Path,
-    pub bottleneck: Option<Bottleneck>,
     pub random: fastrand::Rng,
     pub frame_bytes: usize,
+    /// Only from the first end to the second one.
+    pub bottleneck: Option<Bottleneck>,
     flying: BinaryHeap<Flying>,
     sent: u64,
     /// When an end sent something last.
@@ -131,17 +132,8 @@ impl Net {
         let mut random = fastrand::Rng::with_seed(seed);
         let connection = Connection::connect(now, random.u32(..), settings[0]);
         let ends = [End::Open(Box::new(connection)), End::Listens(settings[1])];
-        Net {
-            now,
-            ends,
-            path,
-            bottleneck: None,
-            random,
-            frame_bytes: 0,
-            flying: BinaryHeap::new(),
-            sent: 0,
-            sent_at: now,
-        }
+        let (flying, sent_at) = (BinaryHeap::new(), now);
+        Net { now, ends, path, random, frame_bytes: 0, bottleneck: None, flying, sent: 0, sent_at }
     }
 
     pub fn connection(&mut self, index: usize) -> Option<&mut Connection> {
@@ -150,19 +142,19 @@ impl Net {
 
     fn put(&mut self, to: usize, bytes: Vec<u8>) {
         self.sent_at = self.now;
+        let mut departs = self.now;
+        if let Some(bottleneck) = self.bottleneck.as_mut().filter(|_| to == 1) {
+            let Some(at) = bottleneck.passes(self.now, bytes.len(), &mut self.random) else { return };
+            departs = at;
+        }
         if self.random.u32(..1000) < self.path.loss {
             return;
-        }
-        let mut leaves_at = self.now;
-        if let Some(bottleneck) = self.bottleneck.as_mut().filter(|_| to == 1) {
-            let Some(at) = bottleneck.pass(self.now, bytes.len()) else { return };
-            leaves_at = at;
         }
         let copies = if self.random.u32(..1000) < self.path.duplication { 2 } else { 1 };
         for _ in 0..copies {
             let jitter = Duration::from_nanos(self.random.u64(..=self.path.jitter.as_nanos() as u64));
             self.sent += 1;
-            let at = leaves_at + self.path.delay + jitter;
+            let at = departs + self.path.delay + jitter;
             self.flying.push(Flying { at, order: self.sent, to, bytes: bytes.clone() });
         }
     }
