@@ -161,10 +161,13 @@ impl Sender {
         if is_idle {
             self.control.on_idle_restart(now, now.since(self.active_at), self.rtt.timeout());
         }
-        let space = self.space();
-        let most = unsent.min(usable).min(self.frame(lengths));
-        if space < most.min(lengths.segment) && self.in_flight() > 0 {
+        let (space, frame) = (self.space(), self.frame(lengths));
+        let most = unsent.min(usable).min(frame);
+        if space < most && self.waits_for_space(space, most.min(lengths.segment)) {
             return Err(Stop::Congestion);
+        }
+        if self.holds_short && most == unsent && unsent < frame && self.waits_for_writer(unsent) {
+            return Err(Stop::Nothing);
         }
         // At least a segment, and whole segments if more follow.
         let mut bytes = most.min(space.max(lengths.segment));
@@ -183,6 +186,20 @@ impl Sender {
         let is_last = bytes == unsent;
         let has_fin = is_last && self.is_closed;
         Ok(Piece { start: self.next, bytes, has_fin, is_retransmission: false, is_last })
+    }
+
+    /// Whether to wait for acknowledgements because the congestion window has too little space: less than a segment, or less than a quarter of it,
+    /// so that frames are long.
+    fn waits_for_space(&self, space: u64, least: u64) -> bool {
+        let is_regular = self.phase != Phase::Recovery && self.control.pacing_bytes_per_sec().is_none();
+        let worthwhile = if is_regular { least.max(self.congestion_window() / 4) } else { least };
+        space < worthwhile && self.in_flight() > 0
+    }
+
+    /// Whether the rest of what is queued waits until its writer has filled a frame: as long as something is in flight, and while that rest is a
+    /// small part of the buffer, so that the writer is woken before all is acknowledged.
+    fn waits_for_writer(&self, unsent: u64) -> bool {
+        !self.is_closed && !self.board.is_empty() && unsent < self.ring.limit() as u64 / 8
     }
 
     /// Whether a segment may have fewer bytes than a full one (RFC 9293, section 3.8.6.2.1).
