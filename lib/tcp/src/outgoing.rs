@@ -103,14 +103,14 @@ impl Connection {
     }
 
     fn poll_open(&mut self, now: Instant, frame_bytes: usize) -> Option<Transmit> {
-        let (options, clock) = (self.options(now), self.clock(now));
+        let options = self.options(now);
         let header_bytes = Header { options, ..Header::default() }.bytes();
         // A full segment has room for timestamps; other options take from its payload.
         let more = options.bytes() - options.timestamps.map_or(0, |_| TIMESTAMP_BYTES);
         let segment = self.sender.segment.saturating_sub(more as u64).max(1);
         let frame = (frame_bytes.saturating_sub(header_bytes) as u64).max(segment);
         let lengths = Lengths { segment, frame: frame - frame % segment };
-        if let Some(piece) = self.sender.next_piece(now, lengths, clock) {
+        if let Some(piece) = self.sender.next_piece(now, lengths) {
             return Some(self.data(&piece, options, lengths));
         }
         if core::mem::take(&mut self.sender.wants_persist) || core::mem::take(&mut self.wants_keep_alive) {

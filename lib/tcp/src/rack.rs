@@ -33,7 +33,7 @@ impl Rack {
     pub fn delivers(&mut self, now: Instant, piece: &Range, min_rtt: Option<Duration>, is_original: bool) {
         let rtt = now.since(piece.sent_at);
         // A retransmission cannot be acknowledged that soon: the original was.
-        let is_early = piece.is_retransmitted && (is_original || min_rtt.is_some_and(|min| rtt < min));
+        let is_early = piece.retransmissions > 0 && (is_original || min_rtt.is_some_and(|min| rtt < min));
         if !is_early {
             let this = (piece.sent_at, piece.end);
             if self.newest.is_none_or(|newest| this > newest) {
@@ -42,7 +42,7 @@ impl Rack {
         }
         if piece.end > self.forward {
             self.forward = piece.end;
-        } else if piece.end < self.forward && !piece.is_retransmitted {
+        } else if piece.end < self.forward && piece.retransmissions == 0 {
             self.is_reordered = true;
         }
     }

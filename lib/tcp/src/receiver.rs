@@ -50,7 +50,8 @@ impl Receiver {
     /// For a connection whose peer's first sequence number is that of `numbering`, with windows of `shift`.
     pub fn new(numbering: Numbering, ring: Ring, shift: u8, segment_max: u64) -> Receiver {
         let next = SYN_POSITION + 1;
-        let offered = ring.limit().min(u16::MAX.into()) as u64;
+        // The window of a SYN is never shifted, so it may be smaller than the ring. The next segment announces the rest, no segment of its own.
+        let offered = ((ring.limit() as u64) >> shift << shift).min(u64::from(u16::MAX) << shift);
         Receiver {
             numbering,
             ring,

@@ -22,20 +22,22 @@ const PROBE_AFTER: Duration = Duration::from_secs(1);
 pub struct Undo {
     /// What was not acknowledged when it started.
     from: u64,
-    /// Our clock at the first retransmission.
-    clock: Option<u32>,
-    /// Bytes that were retransmitted and not reported as duplicates; negative if more were.
+    /// Something was retransmitted, and of so many bytes it is not known that this was not necessary.
+    has_retransmitted: bool,
     retransmitted: i64,
+    /// Timestamps have shown that an original arrived.
+    has_originals: bool,
 }
 
 impl Undo {
     fn new(from: u64) -> Undo {
-        Undo { from, clock: None, retransmitted: 0 }
+        Undo { from, has_retransmitted: false, retransmitted: 0, has_originals: false }
     }
 
-    /// Whether a segment with this timestamp was sent before the first retransmission.
-    pub fn is_before(&self, echo: u32) -> bool {
-        self.clock.is_some_and(|clock| (echo.wrapping_sub(clock) as i32) < 0)
+    /// So many bytes were retransmitted although the original arrived.
+    pub fn sees_originals(&mut self, bytes: u64) {
+        self.has_originals = true;
+        self.retransmitted -= bytes as i64;
     }
 }
 
@@ -107,7 +109,7 @@ impl Sender {
     ) {
         let (prior_in_flight, outstanding) = before;
         let (delivered_bytes, lost_bytes) = bytes;
-        if self.phase != Phase::Open && self.is_spurious(ack, advances) {
+        if self.phase != Phase::Open && self.is_spurious(ack) {
             self.undo_recovery(now);
             return;
         }
@@ -145,17 +147,15 @@ impl Sender {
     }
 
     /// Whether an acknowledgement shows that nothing was lost.
-    fn is_spurious(&mut self, ack: &Acknowledgement, advances: bool) -> bool {
-        let Some(undo) = &mut self.undo else { return false };
-        // The original has arrived before the retransmission (RFC 3522).
-        if advances && ack.echo.is_some_and(|(echo, _)| undo.is_before(echo)) {
-            return true;
+    fn is_spurious(&mut self, ack: &Acknowledgement) -> bool {
+        let is_timeout = self.phase == Phase::Loss;
+        let Some(undo) = self.undo.as_mut().filter(|undo| undo.has_retransmitted) else { return false };
+        // The original has arrived before what a timeout has retransmitted (RFC 3522).
+        if undo.has_originals {
+            return is_timeout || undo.retransmitted <= 0;
         }
         // All that was retransmitted has arrived twice (RFC 3708).
-        let Some((start, end)) = ack.duplicate else { return false };
-        if undo.clock.is_none() || start < undo.from {
-            return false;
-        }
+        let Some((start, end)) = ack.duplicate.filter(|(start, _)| *start >= undo.from) else { return false };
         undo.retransmitted -= (end - start) as i64;
         undo.retransmitted <= 0
     }
@@ -169,10 +169,10 @@ impl Sender {
         self.control.on_spurious(now);
     }
 
-    /// Something is retransmitted, with our clock in milliseconds.
-    pub(crate) fn note_retransmission(&mut self, bytes: u64, clock: u32) {
+    /// Something is retransmitted.
+    pub(crate) fn note_retransmission(&mut self, bytes: u64) {
         if let Some(undo) = &mut self.undo {
-            undo.clock.get_or_insert(clock);
+            undo.has_retransmitted = true;
             undo.retransmitted += bytes as i64;
         }
     }

@@ -29,8 +29,8 @@ pub struct Range {
     pub end: u64,
     /// When they were sent last.
     pub sent_at: Instant,
-    /// They were sent more than once.
-    pub is_retransmitted: bool,
+    /// How often they were retransmitted.
+    pub retransmissions: u8,
     /// What is known of them.
     pub fate: Fate,
     /// For the delivery rate.
@@ -109,14 +109,14 @@ impl Scoreboard {
         self.sent_bytes += end - start;
         if let Some(last) = self.ranges.back_mut() {
             debug_assert_eq!(last.end, start);
-            let joins = last.sent_at == sent_at && last.fate == Fate::Sent && !last.is_retransmitted;
+            let joins = last.sent_at == sent_at && last.fate == Fate::Sent && last.retransmissions == 0;
             if joins && end - last.start <= JOINED_BYTES_MAX {
                 last.end = end;
                 last.stamp.in_flight = stamp.in_flight;
                 return;
             }
         }
-        self.ranges.push_back(Range { start, end, sent_at, is_retransmitted: false, fate: Fate::Sent, stamp });
+        self.ranges.push_back(Range { start, end, sent_at, retransmissions: 0, fate: Fate::Sent, stamp });
     }
 
     /// Everything before `position` is acknowledged. Calls `deliver` for each piece that was not known to be delivered.
@@ -252,7 +252,8 @@ impl Scoreboard {
         if index < self.ranges.len() {
             self.set_fate(index, Fate::Sent);
             let range = &mut self.ranges[index];
-            (range.sent_at, range.stamp, range.is_retransmitted) = (now, stamp, true);
+            (range.sent_at, range.stamp) = (now, stamp);
+            range.retransmissions = range.retransmissions.saturating_add(1);
         }
     }
 
@@ -306,7 +307,7 @@ mod tests {
         board.retransmit(0, 60, Instant(9), Stamp::default());
         assert_eq!(shape(&board), [(0, 60, Sent), (60, 100, Lost), (100, 200, Sent)]);
         assert_eq!(board.first_lost().map(|range| range.start), Some(60));
-        assert!(board.first().unwrap().is_retransmitted);
+        assert_eq!(board.first().unwrap().retransmissions, 1);
         board.sack(150, 200, |_| ());
         board.forget_sacks();
         assert_eq!(board.lost_bytes(), 90);

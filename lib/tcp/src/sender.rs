@@ -233,17 +233,24 @@ impl Sender {
     fn deliver(&mut self, now: Instant, ack: &Acknowledgement) -> Option<Duration> {
         let Sender { board, rate, rack, rtt, undo, segment, is_segment_proved, .. } = self;
         let min = rtt.min();
-        let is_original = match (ack.echo, undo) {
-            (Some((echo, _)), Some(undo)) => undo.is_before(echo),
-            _ => false,
+        // Bytes that were retransmitted once although the original arrived: what the peer returns is older (RFC 3522).
+        let mut originals = 0;
+        let mut is_original = |piece: &Range| {
+            let Some((echo, clock)) = ack.echo.filter(|_| piece.retransmissions > 0) else { return false };
+            let age = (now.0 / 1_000_000 - piece.sent_at.0 / 1_000_000) as u32;
+            let is_older = (echo.wrapping_sub(clock.wrapping_sub(age)) as i32) < 0;
+            if is_older && piece.retransmissions == 1 {
+                originals += piece.bytes();
+            }
+            is_older
         };
         // Of what was sent once: when the first and when the last of it was.
         let (mut oldest, mut newest): (Option<Instant>, Option<Instant>) = (None, None);
         let mut deliver = |piece: &Range, in_order: bool| {
             rate.delivers(now, piece.bytes(), piece.sent_at, &piece.stamp);
-            rack.delivers(now, piece, min, is_original);
+            rack.delivers(now, piece, min, in_order && is_original(piece));
             *is_segment_proved |= piece.bytes() >= *segment;
-            if !piece.is_retransmitted {
+            if piece.retransmissions == 0 {
                 newest = newest.max(Some(piece.sent_at));
                 if in_order {
                     oldest.get_or_insert(piece.sent_at);
@@ -254,6 +261,9 @@ impl Sender {
         board.acknowledge(end, |piece| deliver(piece, true));
         for (start, end) in ack.sacks {
             board.sack(*start, *end, |piece| deliver(piece, false));
+        }
+        if let Some(undo) = undo.as_mut().filter(|_| originals > 0) {
+            undo.sees_originals(originals);
         }
         match (oldest, ack.echo) {
             (Some(oldest), _) => rtt.sample(now, now.since(oldest)),

@@ -47,12 +47,12 @@ enum Stop {
 }
 
 impl Sender {
-    /// The piece to send now, which is noted as sent; `clock` is our clock in milliseconds.
-    pub fn next_piece(&mut self, now: Instant, lengths: Lengths, clock: u32) -> Option<Piece> {
+    /// The piece to send now, which is noted as sent.
+    pub fn next_piece(&mut self, now: Instant, lengths: Lengths) -> Option<Piece> {
         let piece = self.choose(now, lengths);
         match piece {
             Ok(piece) => {
-                self.note(now, &piece, clock);
+                self.note(now, &piece);
                 return Some(piece);
             }
             Err(Stop::Congestion) => self.is_window_limited = true,
@@ -211,7 +211,7 @@ impl Sender {
     }
 
     /// Notes that a piece is sent.
-    fn note(&mut self, now: Instant, piece: &Piece, clock: u32) {
+    fn note(&mut self, now: Instant, piece: &Piece) {
         let (start, end) = (piece.start, piece.end());
         if self.board.is_empty() {
             self.progress_at = now;
@@ -224,7 +224,7 @@ impl Sender {
                 self.progress_at = now;
             }
             self.board.retransmit(start, end, now, stamp);
-            self.note_retransmission(end - start, clock);
+            self.note_retransmission(end - start);
         } else {
             self.board.push(start, end, now, stamp);
             self.next = end;
