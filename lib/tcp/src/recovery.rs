@@ -110,6 +110,12 @@ impl Sender {
             return;
         }
         if self.phase != Phase::Open && self.una >= self.recovery_end {
+            // What was found to be lost has arrived before it could be retransmitted, so it was late.
+            let was_unnecessary = self.undo.as_ref().is_some_and(|undo| undo.clock.is_none());
+            if was_unnecessary {
+                self.undo_recovery(now);
+                return;
+            }
             self.end_recovery(now);
         }
         if self.phase == Phase::Open && lost_bytes > 0 {
