@@ -18,7 +18,7 @@ use smoltcp::wire::EthernetAddress;
 
 /// Handshakes that may be in progress.
 const COUNT_MAX: usize = 256;
-/// How often our answer is sent: after 1, 2 and 4 seconds again.
+/// How often our answer is sent: at once, and after 1, 2 and 4 seconds.
 const ANSWERS_MAX: u32 = 4;
 /// A handshake with a peer that exists is done after this time, mostly.
 const USUAL_TIME: Duration = Duration::from_millis(100);
@@ -80,7 +80,7 @@ impl Handshakes {
         self.all.iter().map(|handshake| handshake.spare).sum()
     }
 
-    /// Whether an answer is to be sent again.
+    /// Whether an answer is to be retransmitted.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.next_deadline().is_some_and(|at| at <= now)
     }
@@ -128,7 +128,7 @@ impl Handshakes {
         self.all.retain(|handshake| handshake.ends.local.port != port);
     }
 
-    /// The next answer to send again. The second value counts handshakes that have ended because nothing answered.
+    /// The next answer to retransmit. The second value counts handshakes that have ended because nothing answered.
     pub(crate) fn next_resend(&mut self, now: Instant) -> (Option<Answer>, u64) {
         let mut ended = 0;
         while let Some(at) = self.all.iter().position(|handshake| handshake.half_open.resend_at() <= now) {
@@ -158,11 +158,11 @@ pub(crate) struct Waiting {
 
 /// All of them, by age.
 #[derive(Default)]
-pub(crate) struct WaitingRoom {
+pub(crate) struct WaitingSegments {
     all: VecDeque<(Instant, Waiting)>,
 }
 
-impl WaitingRoom {
+impl WaitingSegments {
     /// Keeps a segment, unless too many wait already or one between these ends is waiting already.
     pub(crate) fn keep(&mut self, now: Instant, waiting: Waiting) {
         self.forget_old(now);
@@ -200,18 +200,18 @@ mod tests {
 
     #[test]
     fn each_waits_once_and_not_for_long_and_there_is_a_bound() {
-        let mut room = WaitingRoom::default();
+        let mut kept = WaitingSegments::default();
         let (begin, end) = (Instant(0), Instant(0) + PATIENCE);
         for port in [1, 2, 1] {
-            room.keep(begin, waiting(port));
+            kept.keep(begin, waiting(port));
         }
-        assert_eq!((room.first(begin), room.take(begin)), (Some(waiting(1).ends), Some(waiting(1))));
-        room.keep(Instant(1), waiting(1));
-        assert_eq!((room.first(end), room.take(end), room.take(end)), (Some(waiting(1).ends), Some(waiting(1)), None));
+        assert_eq!((kept.first(begin), kept.take(begin)), (Some(waiting(1).ends), Some(waiting(1))));
+        kept.keep(Instant(1), waiting(1));
+        assert_eq!((kept.first(end), kept.take(end), kept.take(end)), (Some(waiting(1).ends), Some(waiting(1)), None));
         for port in 0..1000 {
-            room.keep(end, waiting(port));
+            kept.keep(end, waiting(port));
         }
-        assert_eq!(core::iter::from_fn(|| room.take(end)).count(), WAITING_MAX);
-        assert_eq!(room.first(end), None);
+        assert_eq!(core::iter::from_fn(|| kept.take(end)).count(), WAITING_MAX);
+        assert_eq!(kept.first(end), None);
     }
 }

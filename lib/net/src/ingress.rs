@@ -130,7 +130,7 @@ impl State {
         }
         let kind = Kind::of(frame, &capabilities.checksum);
         if let Kind::Segment { ends, segment } = kind {
-            // One of a group is nobody's own.
+            // An address of a group is none of ours.
             if self.interface.has_ip_addr(ends.local.addr) {
                 self.receive_segment(ends, &segment, source_mac(frame), transmit, &capabilities.checksum);
             } else {
@@ -169,7 +169,7 @@ impl State {
         self.receive_segment(ends, &segment, from, transmit, checksums);
     }
 
-    /// A segment that came `from` this host.
+    /// A segment `from` this host.
     fn receive_segment<T: TxToken>(
         &mut self,
         ends: Ends,
@@ -199,7 +199,7 @@ impl State {
             Some(id) => return self.receive_for(id, segment, from, transmit, checksums),
             None => {
                 trace_unexpected(segment);
-                self.answer_stray(ends, segment, from, opens)
+                self.answer_unexpected(ends, segment, from, opens)
             }
         };
         if let Some(header) = answer {
@@ -212,7 +212,7 @@ impl State {
     }
 
     /// What answers a segment that belongs to no connection.
-    fn answer_stray(
+    fn answer_unexpected(
         &mut self,
         ends: Ends,
         segment: &Segment,

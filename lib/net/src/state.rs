@@ -5,7 +5,7 @@ use crate::config::{Address, Config, Ipv6};
 use crate::datagrams::Port;
 use crate::dhcp::{Dhcp, Lease};
 use crate::discovery::solicited_node;
-use crate::handshakes::{Handshakes, WaitingRoom};
+use crate::handshakes::{Handshakes, WaitingSegments};
 use crate::ingress::send_frame;
 use crate::link::Link;
 use crate::listeners::ListenerState;
@@ -106,7 +106,7 @@ pub(crate) struct State {
     /// The first port that a peer wanted to reach without a listener, while there were others; and whether it was reported.
     pub(crate) missed: Option<(u16, bool)>,
     /// Segments that open connections and arrived while there was no room.
-    pub(crate) waiting: WaitingRoom,
+    pub(crate) waiting: WaitingSegments,
     pub(crate) counters: Counters,
     port_next: u16,
 }
@@ -157,7 +157,7 @@ impl State {
             ports_made: 0,
             mtu,
             missed: None,
-            waiting: WaitingRoom::default(),
+            waiting: WaitingSegments::default(),
             counters: Counters::default(),
             port_next,
         };

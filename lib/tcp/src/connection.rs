@@ -76,7 +76,7 @@ pub enum End {
     Aborted,
 }
 
-/// What a SYN says.
+/// What a SYN offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offer {
     /// The longest payload that its sender receives.
@@ -119,7 +119,7 @@ pub(crate) struct Opening {
     pub(crate) sent_at: Option<Instant>,
     pub(crate) tries: u32,
     pub(crate) until: Instant,
-    /// What the peer's SYN said, when both ends open at the same time.
+    /// What the peer's SYN offered, when both ends open at the same time.
     pub(crate) offer: Option<Offer>,
 }
 
@@ -280,10 +280,10 @@ impl Connection {
         if !self.is_writable() {
             return 0;
         }
-        let room = self.sender.ring.room(max);
-        let count = room.len();
+        let piece = self.sender.ring.free_piece(max);
+        let count = piece.len();
         if count > 0 {
-            fill(room);
+            fill(piece);
             self.sender.ring.extend(count);
         }
         count
@@ -343,7 +343,7 @@ impl Connection {
         self.receiver.end();
     }
 
-    /// The path passes segments of at most `bytes`, headers of IP and TCP not counted: an ICMP message has said so (RFC 8201, RFC 1191).
+    /// The path passes segments of at most `bytes`, headers of IP and TCP not counted, as an ICMP message reports (RFC 8201, RFC 1191).
     pub fn limit_segment(&mut self, bytes: u16) {
         let overhead = if self.clocks.is_some() { TIMESTAMP_BYTES as u64 } else { 0 };
         let segment = u64::from(bytes.max(SEGMENT_BYTES_MIN)) - overhead;

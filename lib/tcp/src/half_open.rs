@@ -65,7 +65,7 @@ impl HalfOpen {
         self.answers
     }
 
-    /// When the answer is to be sent again.
+    /// When the answer is to be retransmitted.
     pub fn resend_at(&self) -> Instant {
         self.answered_at + RESEND_AFTER * (1 << self.answers.saturating_sub(1).min(RESEND_SHIFT_MAX))
     }

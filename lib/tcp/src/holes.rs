@@ -44,7 +44,8 @@ impl Holes {
 
     /// Whether all of a range is there.
     pub fn contains(&self, start: u64, end: u64) -> bool {
-        self.ranges.iter().any(|range| range.start <= start && end <= range.end)
+        let index = self.ranges.partition_point(|range| range.end < end);
+        self.ranges.get(index).is_some_and(|range| range.start <= start)
     }
 
     /// Everything before `next` has arrived in order. Returns the end of what follows without a hole, and forgets that.

@@ -11,7 +11,7 @@ use glass_api::Instant;
 pub(crate) const REST: Duration = Duration::from_secs(10);
 /// The least time between two acknowledgements of what the peer should not have sent (RFC 5961, section 7).
 const CHALLENGE_PERIOD: Duration = Duration::from_millis(500);
-/// A timestamp older than this says nothing about the order of segments (RFC 7323, section 5.5).
+/// A timestamp older than this does not show the order of segments (RFC 7323, section 5.5).
 const CLOCK_AGE_MAX: Duration = Duration::from_secs(24 * 24 * 3600);
 /// Blocks of one acknowledgement.
 const SACKS_MAX: usize = 4;
@@ -23,7 +23,7 @@ impl Connection {
             State::Closed => {}
             State::SynSent => self.receive_opening(now, &segment.header),
             State::SynReceived => self.receive_crossed(now, segment),
-            State::TimeWait => self.receive_resting(now, segment),
+            State::TimeWait => self.receive_in_time_wait(now, segment),
             _ => self.receive_open(now, segment),
         }
     }
@@ -51,7 +51,7 @@ impl Connection {
             self.open(now, Numbering::new(header.seq), &offer);
             self.receiver.request_ack();
         } else if let Some(opening) = &mut self.opening {
-            // Both ends open at the same time: our SYN is sent again, with an acknowledgement.
+            // Both ends open at the same time: our SYN is retransmitted, with an acknowledgement.
             (opening.offer, opening.sent_at) = (Some(offer), None);
             let until = opening.until;
             let opening = *opening;
@@ -275,7 +275,7 @@ impl Connection {
     }
 
     /// In TIME-WAIT: a FIN that comes again is acknowledged again. Resets are ignored (RFC 1337).
-    fn receive_resting(&mut self, now: Instant, segment: &Segment) {
+    fn receive_in_time_wait(&mut self, now: Instant, segment: &Segment) {
         let flags = segment.header.flags;
         if flags.has(Flags::RST) {
             return;

@@ -9,11 +9,11 @@
 //! * `wire.rs`: headers and options; `number.rs`: sequence numbers as positions that do not wrap;
 //! * `connection.rs`, `incoming.rs`, `outgoing.rs`, `half_open.rs`: the states;
 //! * `receiver.rs`, `holes.rs`: what has arrived; `ring.rs`: buffers that grow as they are needed;
-//! * `sender.rs`, `transmit.rs`: what is sent; `scoreboard.rs`, `rack.rs`, `recovery.rs`, `prr.rs`, `rtt.rs`: what is lost and sent again;
+//! * `sender.rs`, `transmit.rs`: what is sent; `scoreboard.rs`, `rack.rs`, `recovery.rs`, `prr.rs`, `rtt.rs`: what is lost and retransmitted;
 //! * `congestion`, `rate.rs`, `pacing.rs`: how much and how fast.
 //!
 //! # Limits
-//! 32 ranges out of order in each direction's memory, 4096 ranges in flight, buffers of the sizes in [`Settings`].
+//! 1024 ranges out of order, 4096 ranges in flight, buffers of the sizes in [`Settings`].
 #![no_std]
 #![forbid(unsafe_code)]
 

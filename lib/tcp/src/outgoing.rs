@@ -8,7 +8,7 @@ use crate::wire::{Flags, Header, Options, TIMESTAMP_BYTES, Timestamps};
 use core::time::Duration;
 use glass_api::Instant;
 
-/// After so long a SYN is sent again, and twice as long after the next one (RFC 6298, section 2.1).
+/// After so long a SYN is retransmitted, and twice as long after the next one (RFC 6298, section 2.1).
 pub(crate) const RESEND_AFTER: Duration = Duration::from_secs(1);
 /// Waits for the answer to a SYN double so often.
 pub(crate) const RESEND_SHIFT_MAX: u32 = 5;

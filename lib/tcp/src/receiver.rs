@@ -1,4 +1,4 @@
-//! The receiving half: what has arrived, in order or not, and what is to be said about it.
+//! The receiving half: what has arrived, in order or not, and what is acknowledged.
 
 use crate::holes::Holes;
 use crate::number::{Numbering, SYN_POSITION};

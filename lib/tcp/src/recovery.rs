@@ -12,6 +12,8 @@ use glass_api::Instant;
 const REPEATS: u64 = 3;
 /// How long a peer may delay the acknowledgement of a single segment (RFC 8985, section 7.2).
 const ACK_DELAY_MAX: Duration = Duration::from_millis(200);
+/// A probe is not sent sooner: on a short path a peer that is busy would receive everything twice.
+const PROBE_AFTER_MIN: Duration = Duration::from_millis(10);
 /// When a probe is sent before a round trip was measured.
 const PROBE_AFTER: Duration = Duration::from_secs(1);
 
@@ -190,7 +192,7 @@ impl Sender {
         let wait = match self.rtt.smoothed() {
             None => PROBE_AFTER,
             Some(rtt) if self.board.in_flight() <= self.segment => 2 * rtt + ACK_DELAY_MAX,
-            Some(rtt) => 2 * rtt,
+            Some(rtt) => (2 * rtt).max(PROBE_AFTER_MIN),
         };
         // Not later than the timeout, which it comes instead of.
         Some(self.active_at + wait).min(self.timeout_at())

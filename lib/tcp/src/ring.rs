@@ -110,8 +110,8 @@ impl Ring {
         count
     }
 
-    /// Room for up to `max` bytes behind the end, in one piece, which may be shorter; [`Ring::extend`] makes it part of the ring.
-    pub fn room(&mut self, max: usize) -> &mut [u8] {
+    /// Space for up to `max` bytes behind the end, in one piece, which may be shorter; [`Ring::extend`] makes it part of the ring.
+    pub fn free_piece(&mut self, max: usize) -> &mut [u8] {
         let count = max.min(self.space());
         if count == 0 || !self.reserve(self.len + count) {
             return &mut [];
@@ -183,9 +183,9 @@ mod tests {
     fn it_is_never_longer_than_its_limit() {
         let mut ring = Ring::new(10);
         assert_eq!((ring.write(&[1; 30]), ring.write(&[1]), ring.allocated()), (10, 0, 10));
-        assert!(!ring.write_at(10, &[1]) && ring.room(5).is_empty());
+        assert!(!ring.write_at(10, &[1]) && ring.free_piece(5).is_empty());
         ring.remove(4);
-        assert_eq!((ring.room(9).len(), ring.space()), (4, 4));
+        assert_eq!((ring.free_piece(9).len(), ring.space()), (4, 4));
         ring.release();
         assert_eq!(ring.allocated(), 10, "it is not empty");
     }

@@ -60,7 +60,7 @@ impl Scoreboard {
     }
 
     /// Whether one more range may be sent.
-    pub fn has_room(&self) -> bool {
+    pub fn has_space(&self) -> bool {
         self.ranges.len() < RANGES_MAX
     }
 
@@ -320,7 +320,7 @@ mod tests {
         for position in (0..60_000).step_by(2) {
             board.sack(position, position + 1, |piece| delivered += piece.bytes());
         }
-        assert_eq!((board.ranges.iter().count(), delivered), (RANGES_MAX, board.sacked_bytes()));
+        assert_eq!((board.ranges.len(), delivered), (RANGES_MAX, board.sacked_bytes()));
         shape(&board);
         board.retransmit(50_000, 50_100, Instant(1), Stamp::default());
         board.acknowledge(60_000, |piece| delivered += piece.bytes());
@@ -333,6 +333,6 @@ mod tests {
         for index in 0..100 {
             board.push(1000 * index, 1000 * (index + 1), Instant(7), Stamp::default());
         }
-        assert_eq!(board.ranges.iter().count(), 2);
+        assert_eq!(board.ranges.len(), 2);
     }
 }

@@ -16,7 +16,7 @@ use alloc::boxed::Box;
 use core::time::Duration;
 use glass_api::Instant;
 
-/// What an acknowledgement says, in positions.
+/// What an acknowledgement reports, in positions.
 #[derive(Debug, Clone, Copy)]
 pub struct Acknowledgement<'s> {
     /// Everything before is acknowledged. Not after what was sent.

@@ -85,7 +85,7 @@ impl Sender {
     }
 
     /// What is in flight may grow by so much.
-    fn room(&self) -> u64 {
+    fn space(&self) -> u64 {
         self.congestion_window().saturating_sub(self.in_flight())
     }
 
@@ -109,11 +109,11 @@ impl Sender {
         if !is_first && range.start >= self.una + self.window {
             return Err(Stop::Window);
         }
-        let (data_end, room) = (self.data_end(), self.room());
+        let (data_end, space) = (self.data_end(), self.space());
         let end = range.end.min(data_end).max(range.start);
-        let most = whole(room, lengths.segment).max(lengths.segment);
+        let most = whole(space, lengths.segment).max(lengths.segment);
         let bytes = (end - range.start).min(self.frame(lengths)).min(most);
-        if room < bytes.min(lengths.segment) && self.in_flight() > 0 && !self.must_retransmit {
+        if space < bytes.min(lengths.segment) && self.in_flight() > 0 && !self.must_retransmit {
             return Err(Stop::Congestion);
         }
         if self.release_at(now).is_some() && !self.must_retransmit {
@@ -129,7 +129,7 @@ impl Sender {
         let usable = (self.una + self.window).saturating_sub(self.next);
         let bytes = self.unsent().min(usable).min(lengths.segment);
         let data_end = self.data_end();
-        let piece = if bytes > 0 && self.board.has_room() {
+        let piece = if bytes > 0 && self.board.has_space() {
             let is_last = self.next + bytes == data_end;
             Piece { start: self.next, bytes, has_fin: is_last && self.is_closed, is_retransmission: false, is_last }
         } else {
@@ -147,7 +147,7 @@ impl Sender {
     fn choose_new(&mut self, now: Instant, lengths: Lengths) -> Result<Piece, Stop> {
         let (unsent, data_end) = (self.unsent(), self.data_end());
         if unsent == 0 {
-            if self.is_closed && self.next == data_end && self.board.has_room() {
+            if self.is_closed && self.next == data_end && self.board.has_space() {
                 let start = data_end;
                 return Ok(Piece { start, bytes: 0, has_fin: true, is_retransmission: false, is_last: true });
             }
@@ -161,20 +161,23 @@ impl Sender {
         if is_idle {
             self.control.on_idle_restart(now, now.since(self.active_at), self.rtt.timeout());
         }
-        let room = self.room();
-        let most = unsent.min(usable).min(self.frame(lengths));
-        if room < most.min(lengths.segment) && self.in_flight() > 0 {
+        let (space, frame) = (self.space(), self.frame(lengths));
+        let most = unsent.min(usable).min(frame);
+        if space < most && self.waits_for_space(space, most.min(lengths.segment)) {
             return Err(Stop::Congestion);
         }
+        if self.holds_short && most == unsent && unsent < frame && self.waits_for_writer(unsent) {
+            return Err(Stop::Nothing);
+        }
         // At least a segment, and whole segments if more follow.
-        let mut bytes = most.min(room.max(lengths.segment));
+        let mut bytes = most.min(space.max(lengths.segment));
         if bytes < unsent {
             bytes = whole(bytes, lengths.segment);
         }
         if bytes < lengths.segment && !self.may_be_short(bytes, unsent) {
             return Err(if bytes < unsent { Stop::Window } else { Stop::Nothing });
         }
-        if !self.board.has_room() {
+        if !self.board.has_space() {
             return Err(Stop::Congestion);
         }
         if self.release_at(now).is_some() {
@@ -183,6 +186,20 @@ impl Sender {
         let is_last = bytes == unsent;
         let has_fin = is_last && self.is_closed;
         Ok(Piece { start: self.next, bytes, has_fin, is_retransmission: false, is_last })
+    }
+
+    /// Whether to wait for acknowledgements because the congestion window has too little space: less than a segment, or less than a quarter of it,
+    /// so that frames are long.
+    fn waits_for_space(&self, space: u64, least: u64) -> bool {
+        let is_regular = self.phase != Phase::Recovery && self.control.pacing_bytes_per_sec().is_none();
+        let worthwhile = if is_regular { least.max(self.congestion_window() / 4) } else { least };
+        space < worthwhile && self.in_flight() > 0
+    }
+
+    /// Whether the rest of what is queued waits until its writer has filled a frame: as long as something is in flight, and while that rest is a
+    /// small part of the buffer, so that the writer is woken before all is acknowledged.
+    fn waits_for_writer(&self, unsent: u64) -> bool {
+        !self.is_closed && !self.board.is_empty() && unsent < self.ring.limit() as u64 / 8
     }
 
     /// Whether a segment may have fewer bytes than a full one (RFC 9293, section 3.8.6.2.1).

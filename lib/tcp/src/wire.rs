@@ -70,11 +70,11 @@ impl Sacks {
 pub struct Timestamps {
     /// TSval: the sender's clock.
     pub value: u32,
-    /// TSecr: the receiver's clock, as the sender knows it.
+    /// TSecr: the receiver's clock, as the sender has received it last.
     pub echo: u32,
 }
 
-/// The options that this crate knows. All others are ignored.
+/// The options that this crate has a use for. All others are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Options {
     /// The longest payload that the sender receives. Only in a SYN.
@@ -219,7 +219,7 @@ pub struct Segment<'p> {
     pub source_port: u16,
     /// Its receiver's port.
     pub destination_port: u16,
-    /// What it says.
+    /// Its header.
     pub header: Header,
     /// Its data.
     pub payload: &'p [u8],

@@ -46,7 +46,7 @@ const PARTS: [Part; 26] = [
     Part { prefix: "devices", may_use: &["lib/lock", "lib/jail"], tests_may_use: &["tests"] },
     // A program of the host: of a guest it has the interface between both alone.
     Part { prefix: "vmm", may_use: &["devices", "lib/jail"], tests_may_use: &["tests"] },
-    // It knows time and errors, and nothing of a network: any stack and any test can drive it.
+    // A state machine with the types of time and errors, and nothing of a network: any stack and any test can drive it.
     Part { prefix: "lib/tcp", may_use: &["api"], tests_may_use: &[] },
     Part { prefix: "platform/c-image", may_use: &["platform/vm", "formats"], tests_may_use: &[] },
     Part { prefix: "lib", may_use: &["api", "lib"], tests_may_use: &["formats", "platform/sim"] },

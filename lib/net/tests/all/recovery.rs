@@ -1,17 +1,19 @@
 //! What is retransmitted to a peer without SACK, which has nothing but repeated acknowledgements; lib/tcp has the tests of all others.
 
-use crate::common::Wire;
 use crate::common::peer::{Peer, Segment};
+use crate::common::{Wire, config};
 use core::time::Duration;
 use glass_api::{Listener, Net, Stream};
 use glass_lib_net::smoltcp::wire::{TcpControl, TcpSeqNumber};
+use glass_lib_net::{Config, Congestion};
 
 const PORT: u16 = 80;
 const SEGMENT_BYTES: usize = 1460;
 
 /// A peer of a service that answers each `x` by ten segments, and then closes.
 fn served() -> (Wire, Peer) {
-    let mut wire = Wire::new();
+    // Nothing is paced.
+    let mut wire = Wire::with(Config { congestion: Congestion::Reno, ..config(2) });
     let sockets = wire.right.sockets();
     wire.spawn(async move {
         let mut listener = sockets.listen(PORT).await.unwrap();

@@ -1,4 +1,4 @@
-//! Two ends over a network that loses, delays, reorders and duplicates: every byte arrives once and in order, nothing stands still, and no
+//! Two ends over a network that loses, delays, reorders and duplicates: every byte arrives once and in order, there is no pause, and no
 //! memory is left. `GLASS_TCP_CONNECTIONS` is how many connections are simulated.
 
 use crate::common::{Net, Path, settings};
@@ -106,10 +106,10 @@ fn simulate(seed: u64) {
         if is_over || was_never_open {
             break;
         }
-        let is_resting = states.iter().any(|state| matches!(state, Some(State::TimeWait | State::Closed)));
+        let in_time_wait = states.iter().any(|state| matches!(state, Some(State::TimeWait | State::Closed)));
         let silence = net.now.since(net.sent_at);
-        assert!(is_resting || silence < SILENCE_MAX, "seed {seed}: silence: {states:?}, {path:?}, {own:?}");
-        let limit = if is_resting { 2 * PEER_TIMEOUT } else { STALL_MAX };
+        assert!(in_time_wait || silence < SILENCE_MAX, "seed {seed}: silence: {states:?}, {path:?}, {own:?}");
+        let limit = if in_time_wait { 2 * PEER_TIMEOUT } else { STALL_MAX };
         assert!(
             net.now.since(progress_at) < limit,
             "seed {seed}: nothing moved for {limit:?}: {states:?}, {:?}, {path:?}, {own:?}",

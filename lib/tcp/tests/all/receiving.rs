@@ -234,12 +234,11 @@ fn two_ends_that_have_lost_each_others_acknowledgements_find_together() {
 #[test]
 fn there_is_a_bound_on_holes() {
     let mut script = String::from("open\n");
-    for hole in 0..40 {
-        let start = 101 + 200 * hole;
-        script += &format!("+1ms < P. {start}:{} ack 1\n", start + 100);
-        let blocks: Vec<String> =
-            (0..=hole.min(31)).rev().take(4).map(|hole| format!("{}-{}", 101 + 200 * hole, 201 + 200 * hole)).collect();
-        script += &format!("+0 > . 1:1 ack 1 <sacks {}>\n", blocks.join(" "));
+    for hole in 0..1100 {
+        let at = |hole: u64| 101 + 2 * hole;
+        script += &format!("+1ms < P. {}:{} ack 1\n", at(hole), at(hole) + 1);
+        let blocks = (0..=hole.min(1023)).rev().take(4).map(|hole| format!("{}-{}", at(hole), at(hole) + 1));
+        script += &format!("+0 > . 1:1 ack 1 <sacks {}>\n", blocks.collect::<Vec<_>>().join(" "));
     }
     run(&script);
 }

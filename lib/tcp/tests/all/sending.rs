@@ -93,7 +93,7 @@ fn rfc3042_and_6675_two_blocks_send_new_data_and_the_third_one_retransmits() {
 
 #[test]
 fn rfc8985_6_2_without_three_blocks_time_shows_the_loss() {
-    // Of the last segments one is lost; a quarter of the round trip after the one behind it has arrived, it is sent again.
+    // Of the last segments one is lost; a quarter of the round trip after the one behind it has arrived, it is retransmitted.
     run("open
          write 3000
          +0 > . 1:1001 ack 1
@@ -177,7 +177,7 @@ fn rfc2018_8_a_peer_that_drops_what_it_has_reported_gets_it_again() {
          +10ms < . 1:1 ack 1 <sacks 1001-2001>
          +2.5ms > . 1:1001 ack 1
          +10ms < . 1:1 ack 1001
-         # It has forgotten the block: the timeout sends it again.
+         # It has forgotten the block: the timeout retransmits it.
          +210ms > P. 1001:2001 ack 1
          +10ms < . 1:1 ack 2001
          +10s quiet");
@@ -262,7 +262,7 @@ fn rfc9293_3_8_6_1_a_window_of_0_is_probed_less_and_less_often() {
 
 #[test]
 fn a_timeout_while_the_window_is_0_leaves_a_timer() {
-    // The finding G16 about smoltcp 0.14.0: the peer takes its window back, and nothing would ever be sent again.
+    // The finding G16 about smoltcp 0.14.0: the peer takes its window back, and nothing would ever be retransmitted.
     run("open
          write 100
          +0 > P. 1:101 ack 1

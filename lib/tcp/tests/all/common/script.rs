@@ -9,7 +9,7 @@
 //! * `state Established`, `end Reset`, `readable 10`: what holds.
 //!
 //! The script is passive: its first line is the SYN that it receives. `connect` as the first line opens actively. `open` is a handshake
-//! whose peer receives segments of 1000 bytes and knows SACK; `open ts` with timestamps, `open old` without any option.
+//! whose peer receives segments of 1000 bytes and has SACK; `open ts` with timestamps, `open old` without any option.
 
 use super::settings;
 use glass_api::Instant;
