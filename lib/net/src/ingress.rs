@@ -4,6 +4,7 @@ use crate::arp::{self, arp_in};
 use crate::discovery::{Message, announcement, answer, is_discovery, message_in};
 use crate::dns::{self, Outcome};
 use crate::handshakes::Waiting;
+use crate::icmp::{TooLong, too_long_in};
 use crate::link::{ETHERNET_BYTES, Headed, Outlet, of_packets, source_mac};
 use crate::listeners::Admission;
 use crate::segment::send_segment;
@@ -16,8 +17,8 @@ use glass_lib_trace::{Group, is_on};
 use smoltcp::phy::{ChecksumCapabilities, Device, DeviceCapabilities, RxToken, TxToken};
 use smoltcp::time::Instant;
 use smoltcp::wire::{
-    EthernetAddress, EthernetFrame, EthernetProtocol, Icmpv6Packet, IpAddress, IpEndpoint, IpProtocol, Ipv4Packet,
-    Ipv6Packet, TcpPacket, UdpPacket,
+    EthernetAddress, EthernetFrame, EthernetProtocol, Icmpv4Packet, Icmpv6Packet, IpAddress, IpEndpoint, IpProtocol,
+    Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket,
 };
 
 /// Of a server and a client (RFC 2131, section 4.1).
@@ -28,6 +29,8 @@ const DHCP_PORTS: (u16, u16) = (67, 68);
 pub(crate) enum Kind<'f> {
     /// A segment between these two ends, with the right checksum.
     Segment { ends: Ends, segment: Segment<'f> },
+    /// A router has dropped a segment of ours.
+    TooLong(TooLong),
     /// A message of ARP.
     Arp,
     /// From a DHCP server.
@@ -104,8 +107,19 @@ impl<'f> Kind<'f> {
     fn of_payload(protocol: IpProtocol, payload: &[u8], addresses: (IpAddress, IpAddress)) -> Option<Kind<'f>> {
         match protocol {
             IpProtocol::Icmpv6 => {
-                let message = Icmpv6Packet::new_checked(payload).ok()?.msg_type();
-                is_discovery(message).then_some(Kind::Discovery)
+                let packet = Icmpv6Packet::new_checked(payload).ok()?;
+                let is_right = match addresses {
+                    (IpAddress::Ipv6(destination), IpAddress::Ipv6(source)) => {
+                        packet.verify_checksum(&source, &destination)
+                    }
+                    _ => false,
+                };
+                let report = too_long_in(payload, true).filter(|_| is_right).map(Kind::TooLong);
+                report.or_else(|| is_discovery(packet.msg_type()).then_some(Kind::Discovery))
+            }
+            IpProtocol::Icmp => {
+                let is_right = Icmpv4Packet::new_checked(payload).ok()?.verify_checksum();
+                too_long_in(payload, false).filter(|_| is_right).map(Kind::TooLong)
             }
             IpProtocol::Udp if matches!(addresses.0, IpAddress::Ipv4(_)) => {
                 let packet = UdpPacket::new_checked(payload).ok()?;
@@ -148,6 +162,7 @@ impl State {
         match kind {
             Kind::Discovery => self.receive_discovery(device, frame),
             Kind::Arp => self.receive_arp(device, frame),
+            Kind::TooLong(report) => self.shorten(&report),
             Kind::Segment { .. } | Kind::Invalid => {}
             Kind::Dhcp | Kind::Other => match &mut self.dhcp {
                 Some(dhcp) if kind == Kind::Dhcp => dhcp.receive(self.now, frame),

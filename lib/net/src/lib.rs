@@ -49,6 +49,7 @@ mod dhcp;
 mod discovery;
 mod dns;
 mod handshakes;
+mod icmp;
 mod ingress;
 mod link;
 mod listeners;

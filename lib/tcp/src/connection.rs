@@ -12,7 +12,7 @@ use core::time::Duration;
 use glass_api::Instant;
 
 /// A peer that wants shorter segments does not get them.
-const SEGMENT_BYTES_MIN: u16 = 64;
+pub(crate) const SEGMENT_BYTES_MIN: u16 = 64;
 /// The longest payload that a peer receives which does not say (RFC 9293, section 3.7.1).
 const SEGMENT_BYTES_DEFAULT: u16 = 536;
 
@@ -341,15 +341,6 @@ impl Connection {
         self.opening = None;
         self.sender.clear();
         self.receiver.end();
-    }
-
-    /// The path passes segments of at most `bytes`, headers of IP and TCP not counted, as an ICMP message reports (RFC 8201, RFC 1191).
-    pub fn limit_segment(&mut self, bytes: u16) {
-        let overhead = if self.clocks.is_some() { TIMESTAMP_BYTES as u64 } else { 0 };
-        let segment = u64::from(bytes.max(SEGMENT_BYTES_MIN)) - overhead;
-        if segment < self.sender.segment {
-            self.sender.set_segment(segment);
-        }
     }
 
     /// Whether a SYN may open the next connection between the same ends although this one is in TIME-WAIT: it is newer than all that this

@@ -9,7 +9,7 @@
 //! * `wire.rs`: headers and options; `number.rs`: sequence numbers as positions that do not wrap;
 //! * `connection.rs`, `incoming.rs`, `outgoing.rs`, `half_open.rs`: the states;
 //! * `receiver.rs`, `holes.rs`: what has arrived; `ring.rs`: buffers that grow as they are needed;
-//! * `sender.rs`, `transmit.rs`: what is sent; `scoreboard.rs`, `rack.rs`, `recovery.rs`, `prr.rs`, `rtt.rs`: what is lost and retransmitted;
+//! * `sender.rs`, `transmit.rs`: what is sent; `scoreboard.rs`, `rack.rs`, `recovery.rs`, `prr.rs`, `rtt.rs`, `path_mtu.rs`: what is lost and retransmitted;
 //! * `congestion`, `rate.rs`, `pacing.rs`: how much and how fast.
 //!
 //! # Limits
@@ -29,6 +29,7 @@ mod incoming;
 mod number;
 mod outgoing;
 mod pacing;
+mod path_mtu;
 mod prr;
 mod rack;
 mod rate;

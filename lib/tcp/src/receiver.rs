@@ -10,6 +10,9 @@ use glass_api::Instant;
 /// So many segments of a new connection are acknowledged at once, because the peer's window is small.
 const QUICK_SEGMENTS: u8 = 16;
 
+/// A window is acknowledged in so many parts at least, each at once.
+const ACKS_PER_WINDOW: u64 = 8;
+
 /// The receiving half of a connection.
 #[derive(Debug)]
 pub struct Receiver {
@@ -161,6 +164,8 @@ impl Receiver {
         if had_holes || self.quick > 0 || self.next - self.acknowledged >= 2 * self.segment {
             self.wants_ack = true;
             self.quick = self.quick.saturating_sub(1);
+            // The peer is to send while we process what is behind it.
+            self.is_urgent |= self.next - self.acknowledged >= self.ring.limit() as u64 / ACKS_PER_WINDOW;
         } else {
             self.ack_at.get_or_insert(now + delay);
         }

@@ -244,6 +244,7 @@ impl Sender {
                 control.on_lost(&lost(now, range, total));
             },
         );
+        self.suspect_path();
         let is_first = self.phase != Phase::Loss;
         self.control.on_timeout(now, in_flight, is_first);
         if is_first {

@@ -73,6 +73,11 @@ impl RoundTrip {
         self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
     }
 
+    /// How often the timeout was doubled.
+    pub fn backoff(&self) -> u32 {
+        self.backoff
+    }
+
     /// Something new was acknowledged, so the peer can be reached: the next timeout is not doubled any more.
     pub fn forgive(&mut self) {
         self.backoff = 0;

@@ -47,8 +47,9 @@ pub struct Sender {
     /// The peer's window, and the largest one that it had.
     pub(crate) window: u64,
     pub(crate) window_max: u64,
-    /// Payload of a full segment.
+    /// Payload of a full segment, and whether one has ever arrived.
     pub(crate) segment: u64,
+    pub(crate) is_segment_proved: bool,
     /// The peer understands SACK.
     pub(crate) has_sack: bool,
     pub(crate) board: Scoreboard,
@@ -120,6 +121,7 @@ impl Sender {
             window,
             window_max: window,
             segment,
+            is_segment_proved: false,
             has_sack,
             board: Scoreboard::default(),
             control: control.start(&Start { now, segment_bytes: segment, rtt, seed }),
@@ -229,7 +231,7 @@ impl Sender {
 
     /// Notes what has arrived. Returns the round trip of what was sent last.
     fn deliver(&mut self, now: Instant, ack: &Acknowledgement) -> Option<Duration> {
-        let Sender { board, rate, rack, rtt, undo, .. } = self;
+        let Sender { board, rate, rack, rtt, undo, segment, is_segment_proved, .. } = self;
         let min = rtt.min();
         let is_original = match (ack.echo, undo) {
             (Some((echo, _)), Some(undo)) => undo.is_before(echo),
@@ -240,6 +242,7 @@ impl Sender {
         let mut deliver = |piece: &Range, in_order: bool| {
             rate.delivers(now, piece.bytes(), piece.sent_at, &piece.stamp);
             rack.delivers(now, piece, min, is_original);
+            *is_segment_proved |= piece.bytes() >= *segment;
             if !piece.is_retransmitted {
                 newest = newest.max(Some(piece.sent_at));
                 if in_order {
@@ -300,14 +303,6 @@ impl Sender {
         self.control.on_ack(&ack);
         if is_round_start {
             self.is_window_limited = false;
-        }
-    }
-
-    /// The payload of a full segment is another one from now on: the path's MTU has changed.
-    pub fn set_segment(&mut self, bytes: u64) {
-        if bytes != self.segment {
-            self.segment = bytes;
-            self.control.set_segment_bytes(bytes);
         }
     }
 

@@ -208,3 +208,27 @@ fn a_connection_without_loss_is_not_slower_than_its_window() {
     // 1 MiB each 20 ms, after ten round trips of slow start.
     assert!(took < Duration::from_millis(800), "{took:?}");
 }
+
+/// A path whose packets have at most 1300 bytes: 3 MB take a second at most, also if nothing is reported.
+#[test]
+fn rfc8899_a_short_path_is_found() {
+    let path = Path { delay: Duration::from_micros(500), jitter: Duration::ZERO, loss: 0, duplication: 0 };
+    for reports in [None, Some(1260)] {
+        let mut net = Net::new(1, path, [settings(); 2]);
+        (net.longest, net.reports) = (1280, reports);
+        net.send(0);
+        let (mut written, mut read, total) = (0, 0, 3_000_000);
+        let start = net.now;
+        while read < total {
+            if let Some(connection) = net.connection(0) {
+                written += connection.write(&[0; 65_536][..65_536.min(total - written)]);
+            }
+            read += net.connection(1).map_or(0, |connection| connection.skip(usize::MAX));
+            net.send(0);
+            net.send(1);
+            assert!(net.step(Instant(u64::MAX)), "nothing is due");
+        }
+        let took = net.now.since(start);
+        assert!(took < Duration::from_secs(1), "{took:?} with {reports:?}");
+    }
+}

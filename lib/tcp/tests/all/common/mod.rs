@@ -119,6 +119,9 @@ pub struct Net {
     pub frame_bytes: usize,
     /// Only from the first end to the second one.
     pub bottleneck: Option<Bottleneck>,
+    /// Longer segments of the first end are dropped, and perhaps this is reported to it, with a length in bytes.
+    pub longest: usize,
+    pub reports: Option<u16>,
     flying: BinaryHeap<Flying>,
     sent: u64,
     /// When an end sent something last.
@@ -133,7 +136,19 @@ impl Net {
         let connection = Connection::connect(now, random.u32(..), settings[0]);
         let ends = [End::Open(Box::new(connection)), End::Listens(settings[1])];
         let (flying, sent_at) = (BinaryHeap::new(), now);
-        Net { now, ends, path, random, frame_bytes: 0, bottleneck: None, flying, sent: 0, sent_at }
+        Net {
+            now,
+            ends,
+            path,
+            random,
+            frame_bytes: 0,
+            bottleneck: None,
+            longest: usize::MAX,
+            reports: None,
+            flying,
+            sent: 0,
+            sent_at,
+        }
     }
 
     pub fn connection(&mut self, index: usize) -> Option<&mut Connection> {
@@ -142,6 +157,13 @@ impl Net {
 
     fn put(&mut self, to: usize, bytes: Vec<u8>) {
         self.sent_at = self.now;
+        if to == 1 && bytes.len() > self.longest {
+            let number = Segment::parse(&bytes).expect("it is whole").header.seq;
+            if let (Some(limit), Some(connection)) = (self.reports, self.connection(0)) {
+                connection.limit_segment(number, limit);
+            }
+            return;
+        }
         let mut departs = self.now;
         if let Some(bottleneck) = self.bottleneck.as_mut().filter(|_| to == 1) {
             let Some(at) = bottleneck.passes(self.now, bytes.len(), &mut self.random) else { return };

@@ -6,6 +6,7 @@
 //!   options only if they are given. `>*` instead of `>`: it may be sent earlier.
 //! * `+1s quiet`: nothing is sent until then.
 //! * `write 10`, `read 10`, `hold`, `close`, `abort`: what the owner does.
+//! * `limit 1 600`: a router reports that it has dropped segment 1, and passes 600 bytes.
 //! * `state Established`, `end Reset`, `readable 10`: what holds.
 //!
 //! The script is passive: its first line is the SYN that it receives. `connect` as the first line opens actively. `open` is a handshake
@@ -110,7 +111,11 @@ impl Script {
             "hold" => self.open(line).hold_short(true),
             "close" => self.open(line).close(),
             "abort" => self.open(line).abort(),
-            "limit" => self.open(line).limit_segment(rest.parse().expect(line)),
+            "limit" => {
+                let (number, bytes) = rest.split_once(' ').expect(line);
+                let number = OWN.wrapping_add(number.parse().expect(line));
+                self.open(line).limit_segment(number, bytes.parse().expect(line));
+            }
             "state" => assert_eq!(format!("{:?}", self.open(line).state()), rest, "{line}"),
             "end" => assert_eq!(format!("{:?}", self.open(line).end()), format!("Some({rest})"), "{line}"),
             "readable" => assert_eq!(self.open(line).readable().to_string(), rest, "{line}"),
