@@ -101,6 +101,12 @@ impl Namespace {
         self.ip(&["link", "set", "bridge0", "up"]).map(drop)
     }
 
+    /// Takes a TAP device out of the bridge, or puts it in again.
+    pub fn plug(&self, tap: &str, is_plugged: bool) -> Result<()> {
+        let place: &[&str] = if is_plugged { &["master", "bridge0"] } else { &["nomaster"] };
+        self.ip(&[&["link", "set", tap], place].concat()).map(drop)
+    }
+
     /// Joins it to the bridge of `other` by a pair of devices, with `address` at this end.
     pub fn join_bridge(&self, address: Ipv4Addr, other: &Namespace) -> Result<()> {
         self.ip(&["link", "add", "veth0", "type", "veth", "peer", "name", "veth1", "netns", &other.name])?;

@@ -114,6 +114,12 @@ impl Sender {
             return;
         }
         if self.phase != Phase::Open && self.una >= self.recovery_end {
+            // What was found to be lost has arrived before it could be retransmitted, so it was late.
+            let was_unnecessary = self.undo.as_ref().is_some_and(|undo| undo.clock.is_none());
+            if was_unnecessary {
+                self.undo_recovery(now);
+                return;
+            }
             self.end_recovery(now);
         }
         if self.phase == Phase::Open && lost_bytes > 0 {
@@ -288,5 +294,44 @@ fn lost(now: Instant, range: &Range, total: u64) -> Lost {
         lost_since_sent: total - stamp.lost,
         prior_delivered: stamp.delivered,
         is_app_limited: stamp.is_app_limited,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::congestion::Kind;
+    use crate::ring::Ring;
+    use crate::sender::Parts;
+    use crate::transmit::Lengths;
+
+    const RTT: Duration = Duration::from_millis(10);
+
+    #[test]
+    fn what_arrives_before_it_is_retransmitted_was_not_lost() {
+        let mut ring = Ring::new(20_000);
+        ring.write(&[0; 10_000]);
+        let parts =
+            Parts { control: Kind::NewReno, segment: 1000, window: 60_000, has_sack: true, rtt: Some(RTT), seed: 1 };
+        let mut sender = Sender::new(Instant(0), ring, &parts);
+        let first = sender.next;
+        while sender.next_piece(Instant(0), Lengths { segment: 1000, frame: 1000 }, 0).is_some() {}
+        let window = sender.control.window_bytes();
+        let ack = Acknowledgement {
+            position: first,
+            sacks: &[(first + 1000, first + 4000)],
+            duplicate: None,
+            window: None,
+            echo: None,
+            is_plain: true,
+        };
+        // The first segment is overtaken by three others, and arrives before anything is sent.
+        let now = Instant(0) + RTT;
+        sender.acknowledges(now, &ack);
+        assert_eq!(sender.phase, Phase::Recovery);
+        assert!(sender.control.window_bytes() < window);
+        sender.acknowledges(now, &Acknowledgement { position: first + 10_000, sacks: &[], ..ack });
+        assert_eq!(sender.phase, Phase::Open);
+        assert!(sender.control.window_bytes() >= window);
     }
 }

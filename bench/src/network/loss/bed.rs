@@ -41,9 +41,17 @@ pub struct Bed {
     _sender: Sender,
     relay: Relay,
     near: Namespace,
-    /// The congestion control of each VM, with its address.
-    vms: Vec<(&'static str, Ipv4Addr)>,
-    _others: [Namespace; 2],
+    vms: Vec<Vm>,
+    far: Namespace,
+    _linux: Namespace,
+}
+
+/// A VM. All have the same MAC address, so one at a time is at the bridge.
+#[derive(Debug, Clone, Copy)]
+struct Vm {
+    algorithm: &'static str,
+    address: Ipv4Addr,
+    tap: &'static str,
 }
 
 /// The result of a transfer.
@@ -68,8 +76,9 @@ impl Bed {
         }
         let relay = Relay::attach((&near, RELAY_TAP), (&far, RELAY_TAP))?;
         let mut processes = Vec::new();
-        let vms: Vec<_> = algorithms.iter().copied().zip(VMS).collect();
-        for ((algorithm, address), tap) in vms.iter().zip(VM_TAPS) {
+        let vms = algorithms.iter().zip(VMS.into_iter().zip(VM_TAPS));
+        let vms: Vec<Vm> = vms.map(|(algorithm, (address, tap))| Vm { algorithm, address, tap }).collect();
+        for Vm { algorithm, address, tap } in &vms {
             let mut glass = far.command(programs::built("glass").context("glass is not built")?);
             glass.arg("run").arg(programs::image("bench-tcp").context("the image of bench-tcp is not built")?);
             glass.args(["--accel", &world.to_string(), "--net", &format!("tap={tap}"), "--congestion", algorithm]);
@@ -80,19 +89,27 @@ impl Bed {
         command.args(["--bind", "::"]);
         processes.push(Process::spawn(&mut command, &folder.file("process.log"))?);
         let _sender = Sender::start(&linux, SocketAddr::from((LINUX, SENDER_PORT)))?;
-        let bed = Bed { _processes: processes, _sender, relay, near, vms, _others: [far, linux] };
+        let bed = Bed { _processes: processes, _sender, relay, near, vms, far, _linux: linux };
         bed.settle(|| {
-            let all = bed.vms.iter().map(|(_, address)| *address).chain([LINUX]);
-            all.into_iter()
-                .try_for_each(|address| bed.near.inside(|| connect((address, PORT).into(), "echo\n").map(drop)))
+            let vms = bed.vms.iter().map(|vm| (Far::Vm, vm.algorithm));
+            for (far, algorithm) in vms.chain([(Far::Linux, "")]) {
+                let address = bed.plug(far, algorithm)?;
+                bed.near.inside(|| connect((address, PORT).into(), "echo\n"))?;
+            }
+            Ok(())
         })?;
         Ok(bed)
     }
 
-    /// The address of the VM with this congestion control, or of the process.
-    fn address(&self, far: Far, algorithm: &str) -> Ipv4Addr {
-        let vm = self.vms.iter().find(|(name, _)| *name == algorithm).map(|(_, address)| *address);
-        vm.filter(|_| far == Far::Vm).unwrap_or(LINUX)
+    /// Puts the VM with this congestion control at the bridge, if that is the far end, and returns its address, or that of the process.
+    fn plug(&self, far: Far, algorithm: &str) -> Result<Ipv4Addr> {
+        let mut address = LINUX;
+        for vm in self.vms.iter().filter(|_| far == Far::Vm) {
+            let is_meant = vm.algorithm == algorithm;
+            self.far.plug(vm.tap, is_meant)?;
+            address = if is_meant { vm.address } else { address };
+        }
+        Ok(address)
     }
 
     /// A transfer of this duration. `algorithm` is the congestion control of the sender; a VM also receives from the same of Linux.
@@ -103,7 +120,7 @@ impl Bed {
         (direction, far, algorithm): (Direction, Far, &str),
         time: Duration,
     ) -> Result<Transfer> {
-        let address = self.address(far, algorithm);
+        let address = self.plug(far, algorithm)?;
         let work = || match direction {
             Direction::Out => self.near.inside(|| receive(address, algorithm, time)),
             Direction::In => self.near.inside(|| send(address, algorithm, time)),
@@ -115,7 +132,8 @@ impl Bed {
 
     /// Two connections of the VM and one of the Linux process send at the same time; returns the megabytes a second of each.
     pub fn compete(&self, conditions: &Conditions, seed: u64, algorithm: &str, time: Duration) -> Result<[f64; 3]> {
-        let senders = [Far::Vm, Far::Vm, Far::Linux].map(|far| self.address(far, algorithm));
+        let vm = self.plug(Far::Vm, algorithm)?;
+        let senders = [vm, vm, LINUX];
         let work = || {
             std::thread::scope(|scope| {
                 let near = &self.near;

@@ -119,6 +119,8 @@ pub struct Net {
     pub frame_bytes: usize,
     /// Only from the first end to the second one.
     pub bottleneck: Option<Bottleneck>,
+    /// The first end is busy with other things for so long, and then receives all that has arrived at once.
+    pub busy: Duration,
     /// Longer segments of the first end are dropped, and perhaps this is reported to it, with a length in bytes.
     pub longest: usize,
     pub reports: Option<u16>,
@@ -143,6 +145,7 @@ impl Net {
             random,
             frame_bytes: 0,
             bottleneck: None,
+            busy: Duration::ZERO,
             longest: usize::MAX,
             reports: None,
             flying,
@@ -176,7 +179,11 @@ impl Net {
         for _ in 0..copies {
             let jitter = Duration::from_nanos(self.random.u64(..=self.path.jitter.as_nanos() as u64));
             self.sent += 1;
-            let at = departs + self.path.delay + jitter;
+            let mut at = departs + self.path.delay + jitter;
+            let busy = self.busy.as_nanos() as u64;
+            if to == 0 && busy > 0 {
+                at = Instant(at.0.next_multiple_of(busy));
+            }
             self.flying.push(Flying { at, order: self.sent, to, bytes: bytes.clone() });
         }
     }
