@@ -115,7 +115,7 @@ impl Sender {
         }
         if self.phase != Phase::Open && self.una >= self.recovery_end {
             // What was found to be lost has arrived before it could be retransmitted, so it was late.
-            let was_unnecessary = self.undo.as_ref().is_some_and(|undo| undo.clock.is_none());
+            let was_unnecessary = self.undo.as_ref().is_some_and(|undo| !undo.has_retransmitted);
             if was_unnecessary {
                 self.undo_recovery(now);
                 return;
@@ -315,7 +315,7 @@ mod tests {
             Parts { control: Kind::NewReno, segment: 1000, window: 60_000, has_sack: true, rtt: Some(RTT), seed: 1 };
         let mut sender = Sender::new(Instant(0), ring, &parts);
         let first = sender.next;
-        while sender.next_piece(Instant(0), Lengths { segment: 1000, frame: 1000 }, 0).is_some() {}
+        while sender.next_piece(Instant(0), Lengths { segment: 1000, frame: 1000 }).is_some() {}
         let window = sender.control.window_bytes();
         let ack = Acknowledgement {
             position: first,
