@@ -31,3 +31,27 @@ fn time_of(bytes: u64, rate: u64) -> Duration {
     let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_released_and_then_as_much_as_the_rate_has() {
+        let (mut pacing, rate, start) = (Pacing::default(), Some(1_000_000), Instant(1_000_000_000));
+        let at = |millis: u64| start + Duration::from_millis(millis);
+        for _ in 0..3 {
+            assert_eq!(pacing.release(start, rate, 2000), None);
+            pacing.sends(start, 1000, rate);
+        }
+        // Three milliseconds' bytes are sent, and two may be at once.
+        assert_eq!(pacing.release(start, rate, 2000), Some(at(1)));
+        assert_eq!(pacing.release(at(1), rate, 2000), None);
+        // What was not used is not saved.
+        pacing.sends(at(50), 1000, rate);
+        assert_eq!(
+            (pacing.release(at(50), rate, 500), pacing.release(start, None, 1)),
+            (Some(Instant(at(50).0 + 500_000)), None)
+        );
+    }
+}

@@ -50,3 +50,30 @@ impl Reduction {
         self.window = in_flight + more;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_sent_is_the_share_of_what_arrives_and_one_for_one_below_the_target() {
+        // Ten segments were in flight, and five are to be.
+        let mut reduction = Reduction::start(10, 9, 1);
+        assert_eq!(reduction.window(), 10, "the first retransmission");
+        reduction.sends(1);
+        let mut windows = [0; 4];
+        for (window, in_flight) in windows.iter_mut().zip([9, 8, 7, 6]) {
+            reduction.acknowledges(1, in_flight, 5, 1, false);
+            *window = reduction.window() - in_flight;
+        }
+        // After one, two, three and four: a half, rounded up, less what was sent.
+        assert_eq!(windows, [0, 0, 1, 1]);
+        reduction.sends(1);
+        // Below the target: as much as arrives, and one more if all goes well, but not beyond the target.
+        for (in_flight, advances, more) in [(3, false, 1), (3, true, 2), (5, true, 0)] {
+            let mut reduction = Reduction { start: 10, delivered: 5, sent: 5, window: 0 };
+            reduction.acknowledges(1, in_flight, 5, 1, advances);
+            assert_eq!(reduction.window() - in_flight, more, "{in_flight} {advances}");
+        }
+    }
+}

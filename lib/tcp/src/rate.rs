@@ -112,3 +112,46 @@ impl Rate {
         self.rounds
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    fn at(millis: u64) -> Instant {
+        Instant(1_000_000_000) + Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn a_sample_is_what_arrives_in_the_longer_of_two_times() {
+        let mut rate = Rate::default();
+        // Four segments, one each two milliseconds; their acknowledgements arrive together.
+        let stamps: Vec<Stamp> = (0..4).map(|index| rate.sends(at(2 * index), 1000, 1000 * index)).collect();
+        for (index, stamp) in (0..4).zip(&stamps) {
+            rate.delivers(at(20), 1000, at(2 * index), stamp);
+        }
+        let (sample, is_round) = rate.sample(Some(Duration::from_millis(10)));
+        let sample = sample.expect("something was delivered");
+        assert_eq!((sample.delivered_bytes, sample.interval, is_round), (4000, Duration::from_millis(20), true));
+        assert_eq!((sample.bytes_per_sec(), sample.sent_in_flight), (200_000, 4000));
+        // After a pause the time starts anew.
+        let stamp = rate.sends(at(500), 1000, 0);
+        rate.delivers(at(510), 1000, at(500), &stamp);
+        assert_eq!(rate.sample(None).0.map(|sample| sample.interval), Some(Duration::from_millis(10)));
+        // Less time than a round trip takes is no sample.
+        let stamp = rate.sends(at(520), 1000, 0);
+        rate.delivers(at(521), 1000, at(520), &stamp);
+        assert_eq!(rate.sample(Some(Duration::from_millis(10))).0, None);
+    }
+
+    #[test]
+    fn what_was_sent_with_too_little_data_is_marked() {
+        let mut rate = Rate::default();
+        rate.limit_by_app(500);
+        let limited = rate.sends(at(0), 1000, 500);
+        assert!(limited.is_app_limited);
+        rate.delivers(at(10), 1000, at(0), &limited);
+        assert_eq!(rate.sample(None).0.map(|sample| sample.is_app_limited), Some(true));
+        assert!(!rate.sends(at(11), 1000, 0).is_app_limited);
+    }
+}

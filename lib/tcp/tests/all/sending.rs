@@ -376,3 +376,65 @@ fn blocks_of_what_was_never_sent_mean_nothing() {
          +0 > . 11001:12001 ack 1"
     ));
 }
+
+#[test]
+fn a_writer_that_has_more_fills_frames() {
+    run_with(
+        settings(),
+        65_000,
+        "open
+         hold
+         write 5000
+         +0 > P. 1:5001 ack 1 cut 1000
+         write 3000
+         +1ms quiet
+         write 3000
+         # When all is acknowledged, there is nothing to wait for.
+         +4ms < . 1:1 ack 5001
+         +0 > P. 5001:11001 ack 1 cut 1000",
+    );
+}
+
+#[test]
+fn rfc9293_3_8_6_2_1_a_window_that_is_no_whole_number_of_segments_gets_whole_ones() {
+    run_with(
+        settings(),
+        65_000,
+        "open
+         +0 < . 1:1 ack 1 win 4500
+         write 30000
+         +0 > . 1:4001 ack 1 cut 1000
+         +5ms < . 1:1 ack 4001 win 4500
+         +0 > . 4001:8001 ack 1 cut 1000",
+    );
+}
+
+#[test]
+fn rfc8985_6_2_after_reordering_three_blocks_wait_too() {
+    run(&format!(
+        "open {TEN}
+         +10ms < . 1:1 ack 1 <sacks 1001-2001>
+         +0 > . 10001:11001 ack 1
+         +0 < . 1:1 ack 2001
+         +0 > . 11001:12001 ack 1
+         +0 > . 12001:13001 ack 1
+         +0 > . 13001:14001 ack 1
+         +0 < . 1:1 ack 2001 <sacks 3001-6001>
+         +0 > . 14001:15001 ack 1
+         +0 > . 15001:16001 ack 1
+         +0 > . 16001:17001 ack 1
+         +2.5ms > . 2001:3001 ack 1"
+    ));
+}
+
+#[test]
+fn rfc6298_5_4_a_timeout_retransmits_the_first_segment_whatever_is_in_flight() {
+    run("open
+         write 1000
+         +0 > P. 1:1001 ack 1
+         +210ms > P. 1:1001 ack 1
+         +205ms write 1000
+         +0 > P. 1001:2001 ack 1
+         # This one may still arrive, and the window is one segment.
+         +5ms > . 1:1001 ack 1");
+}

@@ -288,3 +288,33 @@ fn a_connection_without_an_answer_ends_after_its_time() {
          end TimedOut",
     );
 }
+
+#[test]
+fn rfc6191_a_newer_syn_ends_time_wait() {
+    // Without timestamps, its number has to be new; with them, its timestamp.
+    for (kind, ts, number) in [("", "", 1), (" ts", "<ts 120 0>", 1)] {
+        let syn = |number: i32, value: i32| match ts {
+            "" => format!("S {number}:{number}"),
+            _ => format!("S {number}:{number} <ts {value} 0>"),
+        };
+        let mut script = format!(
+            "open{kind}
+             refuses {}
+             close
+             +0 > F. 1:1 ack 1
+             +1ms < F. {number}:{number} ack 2 {ts}
+             +0 > . 2:2 ack 2
+             state TimeWait\n",
+            syn(5, 200)
+        );
+        let cases = if ts.is_empty() {
+            [(true, 2, 0), (true, 100_000, 0), (false, 1, 0), (false, -5, 0)]
+        } else {
+            [(true, -5, 121), (true, 2, 120), (false, 1, 120), (false, 100_000, 119)]
+        };
+        for (reopens, number, value) in cases {
+            script += &format!("{} {}\n", if reopens { "reopens" } else { "refuses" }, syn(number, value));
+        }
+        run(&script);
+    }
+}

@@ -7,6 +7,7 @@
 //! * `+1s quiet`: nothing is sent until then.
 //! * `write 10`, `read 10`, `hold`, `close`, `abort`: what the owner does.
 //! * `limit 1 600`: a router reports that it has dropped segment 1, and passes 600 bytes.
+//! * `reopens S 9:9`, `refuses S 9:9`: whether this SYN may open the next connection between the same ends.
 //! * `state Established`, `end Reset`, `readable 10`: what holds.
 //!
 //! The script is passive: its first line is the SYN that it receives. `connect` as the first line opens actively. `open` is a handshake
@@ -115,6 +116,10 @@ impl Script {
                 let (number, bytes) = rest.split_once(' ').expect(line);
                 let number = OWN.wrapping_add(number.parse().expect(line));
                 self.open(line).limit_segment(number, bytes.parse().expect(line));
+            }
+            "reopens" | "refuses" => {
+                let (header, _) = parse(rest, PEER, OWN, line);
+                assert_eq!(self.open(line).may_reopen(&header), word == "reopens", "{line}");
             }
             "state" => assert_eq!(format!("{:?}", self.open(line).state()), rest, "{line}"),
             "end" => assert_eq!(format!("{:?}", self.open(line).end()), format!("Some({rest})"), "{line}"),
