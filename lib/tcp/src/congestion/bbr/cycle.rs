@@ -82,12 +82,16 @@ impl Cycle {
     }
 
     /// Counts what is delivered while nothing probes.
-    pub fn count_delivered(&mut self, state: State, ack: &Ack, min_rtt: Option<Duration>) {
+    pub fn count_delivered(&mut self, state: State, ack: &Ack, min_rtt: Option<Duration>, segment_bytes: u64) {
         let is_without_probe = self.phase == AckPhase::Init && matches!(state, State::Down | State::Cruise);
         let is_without_queue = min_rtt.zip(ack.rtt).is_some_and(|(min, rtt)| rtt <= min + min / 8);
         self.is_quiet = is_without_probe && is_without_queue;
         if self.is_quiet {
             self.quiet_delivered += ack.delivered_bytes;
+            if self.quiet_per_mille == 0 {
+                // As soon as something is known: the first cruise would slow down for seconds.
+                self.judge_quiet(segment_bytes);
+            }
         }
     }
 

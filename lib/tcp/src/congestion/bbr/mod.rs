@@ -138,7 +138,7 @@ impl Bbr {
     fn update_model_and_state(&mut self, ack: &Ack, sample: &Sample) {
         self.model.update_delivery(sample);
         self.model.adapt_to_losses(self.window, self.state.is_probing(), self.cycle.tolerated());
-        self.cycle.count_delivered(self.state, ack, self.model.min_rtt);
+        self.cycle.count_delivered(self.state, ack, self.model.min_rtt, self.segment_bytes);
         self.model.update_aggregation(ack, self.window, self.full_pipe.is_reached);
         self.full_pipe.check(self.model.rounds.is_start, sample);
         self.check_startup_done(ack, sample);
