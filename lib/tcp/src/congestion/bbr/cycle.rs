@@ -82,12 +82,14 @@ impl Cycle {
     }
 
     /// Counts what is delivered while nothing probes.
-    pub fn count_delivered(&mut self, state: State, ack: &Ack, min_rtt: Option<Duration>) {
+    pub fn count_delivered(&mut self, state: State, ack: &Ack, min_rtt: Option<Duration>, segment_bytes: u64) {
         let is_without_probe = self.phase == AckPhase::Init && matches!(state, State::Down | State::Cruise);
         let is_without_queue = min_rtt.zip(ack.rtt).is_some_and(|(min, rtt)| rtt <= min + min / 8);
         self.is_quiet = is_without_probe && is_without_queue;
         if self.is_quiet {
             self.quiet_delivered += ack.delivered_bytes;
+            // As soon as something is known: the first cruise would slow down for seconds.
+            self.judge_quiet(segment_bytes, false);
         }
     }
 
@@ -98,11 +100,15 @@ impl Cycle {
         }
     }
 
-    /// A cycle ends.
-    fn judge_quiet(&mut self, segment_bytes: u64) {
+    /// The share that was lost in this cycle, if that is enough to judge; until then that of the last one. At the end of a cycle counting starts
+    /// again.
+    fn judge_quiet(&mut self, segment_bytes: u64, is_end: bool) {
         let all = self.quiet_delivered + self.quiet_lost;
-        if all >= QUIET_SEGMENTS * segment_bytes {
-            self.quiet_per_mille = (self.quiet_lost * 1000 / all).min(QUIET_PER_MILLE_MAX);
+        if all < QUIET_SEGMENTS * segment_bytes {
+            return;
+        }
+        self.quiet_per_mille = (self.quiet_lost * 1000 / all).min(QUIET_PER_MILLE_MAX);
+        if is_end {
             (self.quiet_delivered, self.quiet_lost) = (0, 0);
         }
     }
@@ -128,7 +134,7 @@ impl Bbr {
 
     /// `StartProbeBW_REFILL`.
     pub(super) fn start_refill(&mut self) {
-        self.cycle.judge_quiet(self.segment_bytes);
+        self.cycle.judge_quiet(self.segment_bytes, true);
         self.model.reset_short_term();
         self.cycle.doublings = 0;
         self.cycle.acked = 0;
