@@ -22,6 +22,8 @@ const DISCARD_MAX_BYTES: usize = 4 << 20;
 const WORTHWHILE_BYTES: usize = 128 << 10;
 /// How long an acknowledgement waits for a second segment, or for data that takes it along.
 const ACK_DELAY: Duration = Duration::from_millis(10);
+/// How long a deadline is postponed that polling did not clear.
+const LATE_WAIT: Duration = Duration::from_millis(1);
 /// Of a header of TCP without options.
 const TCP_BYTES: usize = 20;
 
@@ -294,7 +296,9 @@ impl State {
         };
         let connection = self.table.get(id);
         connection.wake();
-        let protocol = connection.tcp.next_deadline(self.now);
+        // What was due is done. A deadline that has passed nevertheless is never waited for without a pause.
+        let late = self.now + LATE_WAIT;
+        let protocol = connection.tcp.next_deadline(self.now).map(|at| if at <= self.now { late } else { at });
         self.table.set_deadline(id, protocol.into_iter().chain(deadline).min());
     }
 

@@ -10,8 +10,9 @@ use glass_api::Instant;
 /// So many segments of a new connection are acknowledged at once, because the peer's window is small.
 const QUICK_SEGMENTS: u8 = 16;
 
-/// A window is acknowledged in so many parts at least, each at once.
+/// A window is acknowledged in so many parts at least, each at once, and none longer than two of the longest frames.
 const ACKS_PER_WINDOW: u64 = 8;
+const ACK_BYTES_MAX: u64 = 128 << 10;
 
 /// The receiving half of a connection.
 #[derive(Debug)]
@@ -166,7 +167,8 @@ impl Receiver {
             self.wants_ack = true;
             self.quick = self.quick.saturating_sub(1);
             // The peer is to send while we process what is behind it.
-            self.is_urgent |= self.next - self.acknowledged >= self.ring.limit() as u64 / ACKS_PER_WINDOW;
+            let part = (self.ring.limit() as u64 / ACKS_PER_WINDOW).min(ACK_BYTES_MAX);
+            self.is_urgent |= self.next - self.acknowledged >= part;
         } else {
             self.ack_at.get_or_insert(now + delay);
         }

@@ -1,5 +1,5 @@
 //! Two ends over a network that loses, delays, reorders and duplicates: every byte arrives once and in order, there is no pause, and no
-//! memory is left. `GLASS_TCP_CONNECTIONS` is how many connections are simulated.
+//! memory is left. `cargo xtask test --long` simulates a million connections; `GLASS_TCP_CONNECTIONS` sets their number, `GLASS_TCP_SEED` the first one.
 
 use crate::common::{Net, Path, settings};
 use glass_api::Instant;
@@ -7,8 +7,9 @@ use glass_lib_tcp::congestion::Kind;
 use glass_lib_tcp::{End, Settings, State};
 use std::time::Duration;
 
-/// Connections of an ordinary run.
+/// Connections of an ordinary run, and of `--long`.
 const CONNECTIONS: u64 = 3000;
+const CONNECTIONS_LONG: u64 = 1_000_000;
 /// Silent peers are gone after so long.
 const PEER_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Between two segments there is never more than the longest timeout (RFC 6298, section 2.4), and the wait of the model.
@@ -170,7 +171,8 @@ fn act(net: &mut Net, plans: &mut [Plan; 2], index: usize, random: &mut fastrand
 #[test]
 fn every_byte_arrives_once_and_in_order() {
     let wanted = std::env::var("GLASS_TCP_CONNECTIONS").ok();
-    let count = wanted.map_or(CONNECTIONS, |count| count.parse().expect("GLASS_TCP_CONNECTIONS is a number"));
+    let usual = if std::env::var_os("GLASS_TESTS_LONG").is_some() { CONNECTIONS_LONG } else { CONNECTIONS };
+    let count = wanted.map_or(usual, |count| count.parse().expect("GLASS_TCP_CONNECTIONS is a number"));
     let first =
         std::env::var("GLASS_TCP_SEED").ok().map_or(0, |seed| seed.parse().expect("GLASS_TCP_SEED is a number"));
     for seed in first..first + count {
