@@ -189,7 +189,7 @@ impl Connection {
             end: None,
             own,
             sender: Sender::new(now, Ring::new(settings.send_bytes), &parts),
-            receiver: Receiver::new(peer, ring, shift, settings.segment_bytes.into()),
+            receiver: Receiver::new(peer, ring, shift, settings.segment_bytes.into(), offer.has_sack),
             shift: offer.shift.unwrap_or(0),
             clocks: offer.timestamps.map(|timestamps| Clocks { recent: timestamps.value, recent_at: now }),
             opening: None,
