@@ -3,6 +3,8 @@
 //! benchmark makes.
 
 mod flood;
+mod loss;
+mod relay;
 
 use crate::Part;
 use crate::figure::Figure;
@@ -49,7 +51,8 @@ const LOST_AFTER: Duration = Duration::from_millis(300);
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The parts, by name.
-pub const PARTS: [Part; 4] = [("tcp", tcp), ("udp", udp), ("offloads", offloads), ("flood", flood::flood)];
+pub const PARTS: [Part; 5] =
+    [("tcp", tcp), ("udp", udp), ("offloads", offloads), ("flood", flood::flood), ("loss", loss::loss)];
 
 /// What the device of a VM lacks, by the name of the figures.
 const LACKS: [(&str, &str); 5] = [

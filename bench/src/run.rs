@@ -20,6 +20,7 @@ pub enum News<'n> {
 pub struct Run<'t> {
     report: &'t dyn Fn(News),
     is_short: bool,
+    is_long: bool,
     end: Instant,
     /// Share of the whole that precedes this, and this one's own.
     before: f64,
@@ -29,12 +30,22 @@ pub struct Run<'t> {
 impl<'t> Run<'t> {
     /// A measurement that has this time.
     pub fn new(report: &'t dyn Fn(News), time: Duration) -> Run<'t> {
-        Run { report, is_short: false, end: Instant::now() + time, before: 0.0, share: 1.0 }
+        Run { report, is_short: false, is_long: false, end: Instant::now() + time, before: 0.0, share: 1.0 }
     }
 
     /// A measurement that only shows that it works: one round, small sizes, no Linux guests.
     pub fn short() -> Run<'static> {
         Run { is_short: true, ..Run::new(&|_| (), Duration::ZERO) }
+    }
+
+    /// The same, which also measures what an ordinary run leaves out.
+    pub fn with_long(self, is_long: bool) -> Run<'t> {
+        Run { is_long, ..self }
+    }
+
+    /// Whether everything is to be measured.
+    pub fn is_long(&self) -> bool {
+        self.is_long
     }
 
     /// Whether figures are worth nothing.
@@ -57,7 +68,7 @@ impl<'t> Run<'t> {
         let left = count.saturating_sub(index).max(1);
         let share = self.share / count.max(1) as f64;
         let (before, end) = (self.before + share * index as f64, Instant::now() + self.time_left() / left as u32);
-        Run { report: self.report, is_short: self.is_short, end, before, share }
+        Run { end, before, share, ..*self }
     }
 
     /// The numbers of the rounds: at most `most`, fewer if there is no time for more, but at least five; one in a short run.

@@ -91,6 +91,35 @@ impl Namespace {
         self.raise(device, address)
     }
 
+    /// Adds the bridge `bridge0` of new TAP devices that have no address.
+    pub fn bridge(&self, taps: &[&str]) -> Result<()> {
+        self.ip(&["link", "add", "bridge0", "type", "bridge"])?;
+        for tap in taps {
+            self.ip(&["tuntap", "add", tap, "mode", "tap"])?;
+            self.ip(&["link", "set", tap, "master", "bridge0", "up"])?;
+        }
+        self.ip(&["link", "set", "bridge0", "up"]).map(drop)
+    }
+
+    /// Takes a TAP device out of the bridge, or puts it in again.
+    pub fn plug(&self, tap: &str, is_plugged: bool) -> Result<()> {
+        let place: &[&str] = if is_plugged { &["master", "bridge0"] } else { &["nomaster"] };
+        self.ip(&[&["link", "set", tap], place].concat()).map(drop)
+    }
+
+    /// Joins it to the bridge of `other` by a pair of devices, with `address` at this end.
+    pub fn join_bridge(&self, address: Ipv4Addr, other: &Namespace) -> Result<()> {
+        self.ip(&["link", "add", "veth0", "type", "veth", "peer", "name", "veth1", "netns", &other.name])?;
+        self.raise("veth0", address)?;
+        other.ip(&["link", "set", "veth1", "master", "bridge0", "up"]).map(drop)
+    }
+
+    /// Sets a parameter of its network, such as `ipv4/tcp_congestion_control`.
+    pub fn set(&self, parameter: &str, value: &str) -> Result<()> {
+        let path = format!("/proc/sys/net/{parameter}");
+        self.inside(|| std::fs::write(&path, value).with_context(|| format!("cannot write {value:?} to {path}")))
+    }
+
     /// Adds an IPv6 address to a device, which is usable at once.
     pub fn add_ipv6(&self, device: &str, address: Ipv6Addr) -> Result<()> {
         self.ip(&["address", "add", &format!("{address}/{IPV6_PREFIX_BITS}"), "dev", device, "nodad"]).map(drop)

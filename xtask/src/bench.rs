@@ -27,11 +27,14 @@ pub struct Options {
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(BENCHMARKS.map(|benchmark| benchmark.name)))]
     #[arg(required_unless_present = "short")]
     name: Option<String>,
-    /// Only this part: of sampling pauses, loss, record, torn or oracle, of tracing cost, instructions, page or throughput, of network tcp, udp, offloads or flood, of queue loopback, tap or small, of perf shares, stacks or names, of platform wakes or tx-blocked, of linux guests, pause, shares or off-cpu, of web kvm-tcp, kvm-vsock, kvm-disk, tcg-tcp, tcg-vsock or tcg-disk, of xen traces, block or network
+    /// Only this part: of sampling pauses, loss, record, torn or oracle, of tracing cost, instructions, page or throughput, of network tcp, udp, offloads, flood or loss, of queue loopback, tap or small, of perf shares, stacks or names, of platform wakes or tx-blocked, of linux guests, pause, shares or off-cpu, of web kvm-tcp, kvm-vsock, kvm-disk, tcg-tcp, tcg-vsock or tcg-disk, of xen traces, block or network
     part: Option<String>,
     /// The time that each part has; five rounds are measured however long they take
     #[arg(long, value_name = "MINUTES", default_value_t = MINUTES, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     minutes: u64,
+    /// Also measure what an ordinary run leaves out: all cells of network loss
+    #[arg(long, conflicts_with = "short")]
+    long: bool,
     /// Only show that each measurement works, with the programs of `cargo xtask test`: one round, the smallest sizes, figures without a meaning; without NAME all of them
     #[arg(long)]
     short: bool,
@@ -61,6 +64,10 @@ pub fn run(options: &Options) -> Result<()> {
         // Linux guests run no service, and a `glass` that is built already is fast enough.
         ("linux", _) if short::has_programs() => {}
         ("linux", _) => build::for_linux_guests()?,
+        ("network", Some("loss")) => {
+            build::glass()?;
+            build::process("bench-tcp")?;
+        }
         _ => build::processes()?,
     }
     step.done("");
@@ -73,7 +80,7 @@ pub fn run(options: &Options) -> Result<()> {
     for measurement in &measurements {
         // In percent, because the number of rounds is the benchmark's own business.
         let step = steps.begin(&format!("measure {measurement}"), Some(100));
-        if let Err(error) = measure(measurement, Duration::from_secs(options.minutes * 60), step) {
+        if let Err(error) = measure(measurement, options, step) {
             eprintln!("{measurement} failed: {error:#}");
             failed.push(measurement.to_string());
         }
@@ -104,7 +111,7 @@ struct Kept {
 static KEPT: Mutex<Option<Kept>> = Mutex::new(None);
 
 /// Measures one part; prints its figures meanwhile, and what there is when it fails.
-fn measure(measurement: &Measurement, time: Duration, step: Step) -> Result<()> {
+fn measure(measurement: &Measurement, options: &Options, step: Step) -> Result<()> {
     let printed = Cell::new(Instant::now());
     let show = |news: News| match news {
         News::Done(share) => step.set((share * 100.0) as u64),
@@ -118,7 +125,8 @@ fn measure(measurement: &Measurement, time: Duration, step: Step) -> Result<()> 
             }
         }
     };
-    let result = measurement.run(&Run::new(&show, time));
+    let time = Duration::from_secs(options.minutes * 60);
+    let result = measurement.run(&Run::new(&show, time).with_long(options.long));
     let mut kept = locked(&KEPT);
     let kept = kept.as_mut().context("figures are kept until the end")?;
     let so_far = std::mem::take(&mut kept.so_far);

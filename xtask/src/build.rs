@@ -119,6 +119,9 @@ pub fn measured(name: &str, part: Option<&str>) -> Result<String> {
     if let "perf" | "linux" = name {
         return Ok("none is needed".to_owned());
     }
+    if (name, part) == ("network", Some("loss")) {
+        return image("bench-tcp");
+    }
     if name == "network" {
         // The Linux guest has no libraries.
         run::shown(without_libraries(&["--package", "bench-tcp", "--package", "bench-udp"]).arg("--release"))?;

@@ -34,7 +34,7 @@ struct Subject {
     judges: &'static [&'static str],
 }
 
-const SUBJECTS: [Subject; 8] = [
+const SUBJECTS: [Subject; 9] = [
     Subject { package: "upload-queue", judges: &[] },
     // Its disks, frames and memory are tested with the devices of a bus.
     Subject { package: "glass-drivers-device", judges: &["glass-drivers-virtio"] },
@@ -42,6 +42,7 @@ const SUBJECTS: [Subject; 8] = [
     Subject { package: "glass-lib-http", judges: &[] },
     // Bad networks, and connections over them, are tested in the simulation.
     Subject { package: "glass-lib-net", judges: &["glass-platform-sim"] },
+    Subject { package: "glass-lib-tcp", judges: &[] },
     Subject { package: "glass-lib-executor", judges: &[] },
     // Its functions write events for others: the tests of those others read the events back, `hello` as a whole process.
     Subject {

@@ -3,12 +3,12 @@
 mod cost;
 mod instructions;
 mod page;
-mod plot;
 mod service;
 mod throughput;
 
 use crate::Part;
 use crate::outcome::Outcome;
+use crate::plot;
 use crate::run::Run;
 use anyhow::{Context, Result};
 use glass_tests::programs;

@@ -1,11 +1,11 @@
 //! How much slower a service is while it is traced: the queue and a TCP sender, as a process and
 //! as a VM, in five alternating modes.
 
-use super::plot::Group;
 use super::service::Running;
 use crate::block::Body;
 use crate::figure::Figure;
 use crate::outcome::Outcome;
+use crate::plot::Group;
 use crate::run::Run;
 use crate::statistics::{Summary, turn};
 use anyhow::{Context, Result, bail};

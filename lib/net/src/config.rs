@@ -47,8 +47,25 @@ pub enum Congestion {
     /// and useless where a queue is shorter than the window (`platform/sim/examples/congestion.rs`,
     /// 2026-11-21: 2 MB at 10 MB/s with a queue of 60 kB take 1.2 s with Reno and over 1000 s without).
     None,
-    /// RFC 5681, with bytes counted as in RFC 3465. The default.
+    /// RFC 5681, with bytes counted as in RFC 3465.
     Reno,
+    /// RFC 9438, as Linux by default. The default.
+    Cubic,
+    /// BBR version 3 (draft-ietf-ccwg-bbr): paced by the measured bandwidth, so random losses hardly slow it down.
+    Bbr,
+}
+
+impl Congestion {
+    /// That of this name: `none`, `reno`, `cubic` or `bbr`.
+    pub fn named(name: &str) -> Option<Congestion> {
+        match name {
+            "none" => Some(Congestion::None),
+            "reno" => Some(Congestion::Reno),
+            "cubic" => Some(Congestion::Cubic),
+            "bbr" => Some(Congestion::Bbr),
+            _ => None,
+        }
+    }
 }
 
 /// Sizes, bounds and times of a [`crate::Stack`]. Start from [`Config::for_memory`].
@@ -61,13 +78,12 @@ pub struct Config {
     /// Name servers, in the order in which they are tried; the first three. If there are none, those of the DHCP server and of the IPv6
     /// routers are used.
     pub name_servers: Vec<IpAddr>,
-    /// Receive window of a connection, at least. Rounded down to 65,535 times a power of two; see
-    /// [`Config::window_bytes`].
+    /// Receive window of a connection, at least; 1 GiB at most (RFC 7323, section 2.3).
     pub receive_bytes: usize,
     /// Data of a connection that may wait to be sent or acknowledged, at least.
     pub send_bytes: usize,
     /// Memory by which the buffers of all connections together may exceed these sizes. A new one takes half of what is left, so that few
-    /// connections have buffers of up to 1 MiB each way.
+    /// connections have buffers of up to 4 MiB each way. A buffer takes memory when it is used.
     pub spare_bytes: usize,
     /// Bytes of datagrams that each of a port's two queues holds.
     pub datagram_bytes: usize,
@@ -90,17 +106,16 @@ pub struct Config {
 }
 
 const KIB: usize = 1024;
-/// Largest value of the window field of a TCP header.
-const WINDOW_FIELD_MAX: usize = 65_535;
-/// What a long send buffer has beyond a power of two: many messages are that long, and have a head. One that does not fit takes another
-/// round trip, or two when the host is busy.
-const HEAD_BYTES: usize = 4096;
-/// A buffer takes no spare memory beyond this: 16 of the longest frames.
-const SPARE_BUFFER_MAX: usize = 1024 * KIB;
+/// The largest window that its field and a shift of 14 can express.
+const WINDOW_MAX: usize = 65_535 << 14;
+/// Long buffers are longer by a multiple of this.
+const STEP_BYTES: usize = 64 * KIB;
+/// A buffer is at most so long by spare memory, as Linux's (`tcp_wmem`): a window has to be twice a bandwidth-delay product where segments are lost.
+const SPARE_BUFFER_MAX: usize = 4096 * KIB;
 
 impl Config {
-    /// Sizes for a machine with `memory_bytes`, of which at most a quarter goes to buffers of 64 KiB for each connection, and an eighth to
-    /// longer ones.
+    /// Sizes for a machine with `memory_bytes`, of which at most a quarter goes to buffers of 64 KiB for each connection, and a quarter
+    /// to longer ones.
     pub fn for_memory(address: Address, memory_bytes: usize) -> Config {
         let window = 64 * KIB;
         let count = memory_bytes / 4 / (2 * window);
@@ -110,11 +125,11 @@ impl Config {
             name_servers: Vec::new(),
             receive_bytes: window,
             send_bytes: window,
-            spare_bytes: memory_bytes / 8,
+            spare_bytes: memory_bytes / 4,
             datagram_bytes: (memory_bytes / 256).clamp(64 * KIB, 1024 * KIB),
             connections_max: count.clamp(8, 1024),
             backlog_max: (count / 2).clamp(8, 512),
-            congestion: Congestion::Reno,
+            congestion: Congestion::Cubic,
             peer_timeout: Duration::from_secs(60),
             open_timeout: Duration::from_secs(10),
             linger_timeout: Duration::from_secs(30),
@@ -122,25 +137,13 @@ impl Config {
         }
     }
 
-    /// The receive window of a connection without spare memory.
-    ///
-    /// smoltcp 0.14.0 sends the window of a SYN unscaled, as the protocol requires, but remembers it as
-    /// if it had been scaled. A window of exactly `65535 << scale` makes both readings the same.
-    /// With another size a peer could write beyond the buffer's end and trigger an assertion.
-    pub fn window_bytes(&self) -> usize {
-        whole_window(self.receive_bytes)
-    }
-
     /// The sizes of a new connection's receive and send buffers, and how much of them is spare memory, if others use `spare_in_use` bytes
     /// of that.
     pub(crate) fn sizes(&self, spare_in_use: usize) -> (usize, usize, usize) {
-        let share = self.spare_bytes.saturating_sub(spare_in_use) / 4;
+        let share = self.spare_bytes.saturating_sub(spare_in_use) / 4 / STEP_BYTES * STEP_BYTES;
         let longest = |least: usize| (least + share).min(SPARE_BUFFER_MAX.max(least));
-        let (least_receive, least_send) = (self.window_bytes(), self.send_bytes.max(1));
-        // In steps of powers of two, so that a new connection has the sizes of one that has ended.
-        let receive = whole_window(longest(self.receive_bytes));
-        let steps = (longest(least_send) / least_send).ilog2();
-        let send = (least_send << steps) + if steps == 0 { 0 } else { HEAD_BYTES };
+        let (least_receive, least_send) = (self.receive_bytes.clamp(1, WINDOW_MAX), self.send_bytes.max(1));
+        let (receive, send) = (longest(least_receive), longest(least_send));
         (receive, send, receive - least_receive + send - least_send)
     }
 
@@ -170,14 +173,6 @@ fn check_address(address: IpAddr, prefix_bits: u8, bits_max: u8, gateway: Option
 /// Whether it can be the address of a single host in a network.
 fn is_usable(address: IpAddr) -> bool {
     IpAddress::from(address).is_unicast() && !address.is_loopback()
-}
-
-fn whole_window(bytes: usize) -> usize {
-    let window = bytes.clamp(1, 1 << 29);
-    if window <= WINDOW_FIELD_MAX {
-        return window;
-    }
-    WINDOW_FIELD_MAX << (window / WINDOW_FIELD_MAX).ilog2()
 }
 
 /// Why a stack cannot be made.
@@ -224,36 +219,27 @@ mod tests {
             let (datagrams, connections) = (config.datagram_bytes, config.connections_max);
             (config.receive_bytes, config.spare_bytes, datagrams, connections, config.backlog_max)
         };
-        assert_eq!(sizes(32 << 20), (64 * KIB, 4 << 20, 128 * KIB, 64, 32));
-        assert_eq!(sizes(1 << 30), (64 * KIB, 128 << 20, 1024 * KIB, 1024, 512));
+        assert_eq!(sizes(32 << 20), (64 * KIB, 8 << 20, 128 * KIB, 64, 32));
+        assert_eq!(sizes(1 << 30), (64 * KIB, 256 << 20, 1024 * KIB, 1024, 512));
         assert_eq!(sizes(0), (64 * KIB, 0, 64 * KIB, 8, 8));
     }
 
     #[test]
     fn few_connections_have_long_buffers_and_many_have_their_least() {
         let config = Config::for_memory(Address::Dhcp, 64 << 20);
-        assert_eq!(config.sizes(0), (65_535 << 4, (1 << 20) + 4096, (65_535 << 4) - 65_535 + (964 << 10)));
+        // A quarter of 16 MiB more, but not beyond 4 MiB.
+        assert_eq!(config.sizes(0), (4 << 20, 4 << 20, (8 << 20) - (128 << 10)));
         let mut in_use = 0;
         for _ in 0..config.connections_max {
             let (receive, send, spare) = config.sizes(in_use);
-            assert_eq!(receive + send, 65_535 + (64 << 10) + spare);
+            assert_eq!(receive + send, (128 << 10) + spare);
             in_use += spare;
         }
         assert!(in_use <= config.spare_bytes, "{in_use}");
-        assert_eq!(config.sizes(config.spare_bytes), (65_535, 64 << 10, 0));
+        assert_eq!(config.sizes(config.spare_bytes), (64 << 10, 64 << 10, 0));
         // Sizes that a service has chosen itself are not cut.
         let config = Config { receive_bytes: 4 << 20, spare_bytes: 0, ..config };
-        assert_eq!(config.sizes(0), (65_535 << 6, 64 << 10, 0));
-    }
-
-    #[test]
-    fn a_window_is_a_whole_window_field() {
-        let window =
-            |receive_bytes| Config { receive_bytes, ..Config::for_memory(Address::Dhcp, 1 << 20) }.window_bytes();
-        assert_eq!(window(4096), 4096);
-        assert_eq!(window(65_536), 65_535);
-        assert_eq!(window(262_144), 262_140);
-        assert_eq!(window(usize::MAX), 65_535 << 13);
+        assert_eq!(config.sizes(0), (4 << 20, 64 << 10, 0));
     }
 
     #[test]

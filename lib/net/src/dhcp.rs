@@ -5,9 +5,7 @@
 
 use crate::arp;
 use crate::ingress::Frame;
-use crate::link::{ETHERNET_BYTES, Link};
-use crate::long_frames::Shape;
-use crate::resync::Nowhere;
+use crate::link::{ETHERNET_BYTES, Link, Nowhere, Shape};
 use crate::routes::{Route, classless_routes};
 use crate::state::to_smoltcp;
 use alloc::vec;

@@ -1,23 +1,24 @@
-//! Received frames: what we parse before smoltcp does.
+//! Received frames: what we parse before smoltcp does, and all of TCP.
 
 use crate::arp::{self, arp_in};
 use crate::discovery::{Message, announcement, answer, is_discovery, message_in};
 use crate::dns::{self, Outcome};
-use crate::half_open::Reply;
+use crate::handshakes::Waiting;
+use crate::icmp::{TooLong, too_long_in};
 use crate::link::{ETHERNET_BYTES, Headed, Outlet, of_packets, source_mac};
 use crate::listeners::Admission;
-use crate::resync::{Nowhere, Replying, acknowledgement_in};
-use crate::state::{State, to_smoltcp};
+use crate::segment::send_segment;
+use crate::state::State;
 use crate::table::{ConnectionId, Ends};
-use crate::trace::{Flow, Traced, segment_bytes, window_scale};
-use core::cell::Cell;
+use crate::trace::Flow;
+use glass_lib_tcp::wire::Flags;
+use glass_lib_tcp::{End, Header, Reply, Segment, State as TcpState};
 use glass_lib_trace::{Group, is_on};
-use smoltcp::phy::{Device, DeviceCapabilities, RxToken, TxToken};
-use smoltcp::socket::tcp;
+use smoltcp::phy::{ChecksumCapabilities, Device, DeviceCapabilities, RxToken, TxToken};
 use smoltcp::time::Instant;
 use smoltcp::wire::{
-    EthernetFrame, EthernetProtocol, Icmpv6Packet, IpAddress, IpEndpoint, IpProtocol, Ipv4Packet, Ipv6Packet,
-    TcpPacket, UdpPacket,
+    EthernetAddress, EthernetFrame, EthernetProtocol, Icmpv4Packet, Icmpv6Packet, IpAddress, IpEndpoint, IpProtocol,
+    Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket,
 };
 
 /// Of a server and a client (RFC 2131, section 4.1).
@@ -25,19 +26,11 @@ const DHCP_PORTS: (u16, u16) = (67, 68);
 
 /// The kind of a frame, as far as it decides its receiver.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// A segment between these two ends.
-    Segment {
-        ends: Ends,
-        /// It wants to open a connection.
-        opens: bool,
-        /// It resets one.
-        resets: bool,
-        /// The shift of windows that it offers.
-        scale: Option<u8>,
-        /// Of a SYN, the longest segment that its sender receives.
-        segment_bytes: Option<u16>,
-    },
+pub(crate) enum Kind<'f> {
+    /// A segment between these two ends, with the right checksum.
+    Segment { ends: Ends, segment: Segment<'f> },
+    /// A router has dropped a segment of ours.
+    TooLong(TooLong),
     /// A message of ARP.
     Arp,
     /// From a DHCP server.
@@ -50,19 +43,26 @@ pub(crate) enum Kind {
     Other,
 }
 
-impl Kind {
-    /// Parses a frame's headers as far as they are valid. smoltcp verifies the checksums.
-    pub(crate) fn of(frame: &[u8]) -> Kind {
-        Kind::parse(frame).unwrap_or(Kind::Other)
+impl<'f> Kind<'f> {
+    /// Parses a frame's headers as far as they are valid. Those of a segment are parsed here and nowhere else; of other packets, smoltcp
+    /// verifies the checksums.
+    pub(crate) fn of(frame: &'f [u8], checksums: &ChecksumCapabilities) -> Kind<'f> {
+        Kind::parse(frame, checksums).unwrap_or(Kind::Other)
     }
 
-    fn parse(frame: &[u8]) -> Option<Kind> {
+    fn parse(frame: &'f [u8], checksums: &ChecksumCapabilities) -> Option<Kind<'f>> {
         let frame = EthernetFrame::new_checked(frame).ok()?;
         let version = frame.payload().first().map(|byte| byte >> 4);
         match (frame.ethertype(), version) {
             (EthernetProtocol::Ipv4, Some(4)) => {
                 let packet = Ipv4Packet::new_checked(frame.payload()).ok()?;
                 let addresses = (IpAddress::Ipv4(packet.dst_addr()), IpAddress::Ipv4(packet.src_addr()));
+                if packet.next_header() == IpProtocol::Tcp {
+                    let is_whole = !packet.more_frags() && packet.frag_offset() == 0;
+                    let is_right = !checksums.ipv4.rx() || packet.verify_checksum();
+                    let segment = Some(packet.payload()).filter(|_| is_whole && is_right);
+                    return Some(Kind::of_segment(segment, addresses, checksums));
+                }
                 Kind::of_payload(packet.next_header(), packet.payload(), addresses)
             }
             (EthernetProtocol::Ipv6, Some(6)) => {
@@ -76,6 +76,9 @@ impl Kind {
                     return Some(Kind::Invalid);
                 }
                 let addresses = (IpAddress::Ipv6(packet.dst_addr()), IpAddress::Ipv6(packet.src_addr()));
+                if packet.next_header() == IpProtocol::Tcp {
+                    return Some(Kind::of_segment(Some(packet.payload()), addresses, checksums));
+                }
                 Kind::of_payload(packet.next_header(), packet.payload(), addresses)
             }
             (EthernetProtocol::Arp, _) => Some(Kind::Arp),
@@ -83,128 +86,211 @@ impl Kind {
         }
     }
 
-    fn of_payload(protocol: IpProtocol, payload: &[u8], addresses: (IpAddress, IpAddress)) -> Option<Kind> {
+    /// `addresses` are the destination and the source.
+    fn of_segment(
+        segment: Option<&'f [u8]>,
+        addresses: (IpAddress, IpAddress),
+        checksums: &ChecksumCapabilities,
+    ) -> Kind<'f> {
+        let (destination, source) = addresses;
+        let Some(bytes) = segment.filter(|_| source.is_unicast()) else { return Kind::Invalid };
+        let Some(segment) = Segment::parse(bytes) else { return Kind::Invalid };
+        let is_right = !checksums.tcp.rx() || TcpPacket::new_unchecked(bytes).verify_checksum(&source, &destination);
+        if !is_right || segment.source_port == 0 || segment.destination_port == 0 {
+            return Kind::Invalid;
+        }
+        let local = IpEndpoint::new(destination, segment.destination_port);
+        let remote = IpEndpoint::new(source, segment.source_port);
+        Kind::Segment { ends: Ends { local, remote }, segment }
+    }
+
+    fn of_payload(protocol: IpProtocol, payload: &[u8], addresses: (IpAddress, IpAddress)) -> Option<Kind<'f>> {
         match protocol {
-            IpProtocol::Tcp => {}
             IpProtocol::Icmpv6 => {
-                let message = Icmpv6Packet::new_checked(payload).ok()?.msg_type();
-                return is_discovery(message).then_some(Kind::Discovery);
+                let packet = Icmpv6Packet::new_checked(payload).ok()?;
+                let is_right = match addresses {
+                    (IpAddress::Ipv6(destination), IpAddress::Ipv6(source)) => {
+                        packet.verify_checksum(&source, &destination)
+                    }
+                    _ => false,
+                };
+                let report = too_long_in(payload, true).filter(|_| is_right).map(Kind::TooLong);
+                report.or_else(|| is_discovery(packet.msg_type()).then_some(Kind::Discovery))
+            }
+            IpProtocol::Icmp => {
+                let is_right = Icmpv4Packet::new_checked(payload).ok()?.verify_checksum();
+                too_long_in(payload, false).filter(|_| is_right).map(Kind::TooLong)
             }
             IpProtocol::Udp if matches!(addresses.0, IpAddress::Ipv4(_)) => {
                 let packet = UdpPacket::new_checked(payload).ok()?;
-                return ((packet.src_port(), packet.dst_port()) == DHCP_PORTS).then_some(Kind::Dhcp);
+                ((packet.src_port(), packet.dst_port()) == DHCP_PORTS).then_some(Kind::Dhcp)
             }
-            _ => return None,
+            _ => None,
         }
-        let packet = TcpPacket::new_checked(payload).ok()?;
-        let local = IpEndpoint::new(addresses.0, packet.dst_port());
-        let remote = IpEndpoint::new(addresses.1, packet.src_port());
-        let opens = packet.syn() && !packet.ack() && !packet.rst();
-        let scale = if packet.syn() { window_scale(&packet) } else { None };
-        let segment_bytes = packet.syn().then(|| segment_bytes(&packet));
-        Some(Kind::Segment { ends: Ends { local, remote }, opens, resets: packet.rst(), scale, segment_bytes })
     }
 }
 
 impl State {
-    /// Passes one frame to smoltcp, with the connection that it is for. Returns the ends of a SYN, or of the
-    /// acknowledgement that would complete a handshake, for which there is no room.
+    /// Gives one frame to its receiver, which may answer it by `transmit`.
     pub(crate) fn receive<T: TxToken>(
         &mut self,
         now: Instant,
         frame: &[u8],
         transmit: T,
         capabilities: &DeviceCapabilities,
-    ) -> Option<Ends> {
-        if frame.len() > capabilities.max_transmission_unit && !self.large_frames {
-            self.acknowledge_large_frames();
-        }
+    ) {
         if !self.link.borrow().accepts(frame) {
-            return None;
+            return;
+        }
+        let kind = Kind::of(frame, &capabilities.checksum);
+        if let Kind::Segment { ends, segment } = kind {
+            // An address of a group is none of ours.
+            if self.interface.has_ip_addr(ends.local.addr) {
+                self.receive_segment(ends, &segment, source_mac(frame), transmit, &capabilities.checksum);
+            } else {
+                trace_unexpected(&segment);
+            }
+            return;
+        }
+        // smoltcp sends an answer as long as what it answers.
+        if frame.len() > capabilities.max_transmission_unit {
+            return;
         }
         let link = self.link.clone();
         let transmit = Outlet::answering(transmit, &link, self.now, frame);
         let device = OneFrame { receive: Some(frame), transmit: Some(transmit), capabilities };
-        let (ends, opens, resets, scale, segment_bytes) = match Kind::of(frame) {
-            Kind::Segment { ends, opens, resets, scale, segment_bytes } => (ends, opens, resets, scale, segment_bytes),
-            // An answer might be as long (`long_frames.rs`).
-            _ if frame.len() > capabilities.max_transmission_unit => return None,
-            Kind::Discovery => {
-                self.receive_discovery(device, frame);
-                return None;
-            }
-            Kind::Arp => {
-                self.receive_arp(device, frame);
-                return None;
-            }
-            Kind::Invalid => return None,
-            kind => {
-                match &mut self.dhcp {
-                    Some(dhcp) if kind == Kind::Dhcp => dhcp.receive(self.now, frame),
-                    _ => self.receive_datagram(now, device, frame),
-                }
-                return None;
-            }
-        };
-        // smoltcp panics when it gets one of a group as its own.
-        if !self.interface.has_ip_addr(ends.local.addr) {
-            trace_unexpected(frame);
-            return None;
+        match kind {
+            Kind::Discovery => self.receive_discovery(device, frame),
+            Kind::Arp => self.receive_arp(device, frame),
+            Kind::TooLong(report) => self.shorten(&report),
+            Kind::Segment { .. } | Kind::Invalid => {}
+            Kind::Dhcp | Kind::Other => match &mut self.dhcp {
+                Some(dhcp) if kind == Kind::Dhcp => dhcp.receive(self.now, frame),
+                _ => self.receive_datagram(now, device, frame),
+            },
         }
+    }
+
+    /// A segment that has waited for room.
+    pub(crate) fn receive_waiting<T: TxToken>(
+        &mut self,
+        waiting: &Waiting,
+        transmit: T,
+        checksums: &ChecksumCapabilities,
+    ) {
+        let Waiting { ends, from, header } = *waiting;
+        let (source_port, destination_port) = (ends.remote.port, ends.local.port);
+        let segment = Segment { source_port, destination_port, header, payload: &[] };
+        self.receive_segment(ends, &segment, from, transmit, checksums);
+    }
+
+    /// A segment `from` this host.
+    fn receive_segment<T: TxToken>(
+        &mut self,
+        ends: Ends,
+        segment: &Segment,
+        from: Option<EthernetAddress>,
+        transmit: T,
+        checksums: &ChecksumCapabilities,
+    ) {
+        let Header { flags, .. } = segment.header;
+        let opens = flags.has(Flags::SYN) && !flags.has(Flags::ACK) && !flags.has(Flags::RST);
         let mut found = self.table.find(ends);
-        if opens && found.is_some_and(|id| self.free_ends(id, frame)) {
+        if opens && found.is_some_and(|id| self.free_ends(id, &segment.header)) {
             found = None;
         }
-        match (found, opens) {
-            (Some(id), _) => {
-                self.note_syn(id, scale, segment_bytes);
-                self.receive_segment(now, device, id, frame);
+        if found.is_none() && !opens && self.handshakes.reply(ends, segment) == Some(Reply::Opens) {
+            found = self.open(ends);
+            match found {
+                // It has received our answer, so it is there.
+                Some(_) => self.link.borrow_mut().confirm(self.now, ends.remote.addr, from),
+                None => {
+                    trace_unexpected(segment);
+                    return self.keep_waiting(ends, from, segment.header);
+                }
             }
-            (None, true) => match self.admit(ends, frame, capabilities) {
+        }
+        let answer = match found {
+            Some(id) => return self.receive_for(id, segment, from, transmit, checksums),
+            None => {
+                trace_unexpected(segment);
+                self.answer_unexpected(ends, segment, from, opens)
+            }
+        };
+        if let Some(header) = answer {
+            if is_on(Group::Net) {
+                Flow::default().sends(&header, 0, 0);
+            }
+            let outlet = Outlet::to(transmit, &self.link, self.now, ends.remote.addr, from);
+            send_segment(outlet, ends, &header, [&[], &[]], None, checksums);
+        }
+    }
+
+    /// What answers a segment that belongs to no connection.
+    fn answer_unexpected(
+        &mut self,
+        ends: Ends,
+        segment: &Segment,
+        from: Option<EthernetAddress>,
+        opens: bool,
+    ) -> Option<Header> {
+        if opens {
+            return match self.admit(ends, from, segment) {
+                Admission::Answer(header) => Some(header),
                 Admission::Refuse => {
-                    trace_unexpected(frame);
-                    return Some(ends);
+                    self.keep_waiting(ends, from, segment.header);
+                    None
                 }
                 Admission::Pass => {
                     if !self.listeners.is_empty() {
                         self.missed.get_or_insert((ends.local.port, false));
                     }
-                    self.receive_control(now, device, frame);
+                    segment.refusal()
                 }
-                Admission::Ignore => trace_unexpected(frame),
-                Admission::Answer(answer) => {
-                    trace_unexpected(frame);
-                    if let Some(transmit) = device.transmit {
-                        send_frame(transmit, &answer);
-                    }
-                }
-            },
-            (None, false) => match self.handshakes.reply(ends, frame) {
-                Some(Reply::Complete) => match self.open(ends, capabilities) {
-                    Some((id, syn)) => {
-                        self.link.borrow_mut().confirm(self.now, ends.remote.addr, frame);
-                        if let Kind::Segment { scale, segment_bytes, .. } = Kind::of(&syn) {
-                            self.note_syn(id, scale, segment_bytes);
-                        }
-                        self.receive_segment(now, device, id, frame);
-                    }
-                    None => {
-                        trace_unexpected(frame);
-                        return Some(ends);
-                    }
-                },
-                Some(Reply::Reset) => {
-                    trace_unexpected(frame);
-                    self.handshakes.end(ends);
-                    self.counters.abandoned_opening += 1;
-                }
-                Some(Reply::Wrong) | None => self.receive_control(now, device, frame),
-            },
+            };
         }
-        if let (Some(id), true) = (found, resets) {
-            self.note_reset(id);
+        match self.handshakes.reply(ends, segment) {
+            Some(Reply::Resets) => {
+                self.handshakes.remove(ends);
+                self.counters.abandoned_opening += 1;
+                None
+            }
+            Some(Reply::Refuse) | None => segment.refusal(),
+            Some(Reply::Opens | Reply::Repeats | Reply::Ignore) => None,
         }
-        None
+    }
+
+    /// A segment for a connection.
+    fn receive_for<T: TxToken>(
+        &mut self,
+        id: ConnectionId,
+        segment: &Segment,
+        from: Option<EthernetAddress>,
+        transmit: T,
+        checksums: &ChecksumCapabilities,
+    ) {
+        let connection = self.table.get(id);
+        let (is_traced, (peer_shift, own_shift)) = (is_on(Group::Net), connection.tcp.shifts());
+        if is_traced {
+            connection.flow.received(segment, peer_shift);
+        }
+        let (was_closed, before) = (connection.tcp.state() == TcpState::Closed, connection.tcp.unacknowledged());
+        connection.tcp.receive(self.now, segment);
+        if connection.tcp.unacknowledged() < before {
+            self.link.borrow_mut().confirm(self.now, connection.ends.remote.addr, from);
+        }
+        if !was_closed && connection.tcp.end() == Some(End::Reset) {
+            self.counters.reset_by_peer += 1;
+        }
+        if let Some(answer) = connection.tcp.poll_answer(self.now) {
+            if is_traced {
+                connection.flow.sends(&answer.header, 0, own_shift);
+            }
+            let outlet = Outlet::to(transmit, &self.link, self.now, connection.ends.remote.addr, None);
+            send_segment(outlet, connection.ends, &answer.header, [&[], &[]], None, checksums);
+        }
+        connection.wake();
+        self.table.touch(id);
     }
 
     /// A message of ARP: answered if it requests our address. A neighbour that requests it is remembered; others only if they are known.
@@ -283,100 +369,18 @@ impl State {
     /// A frame that is no segment. Of a name server's, which may contain less than it should, smoltcp only checks whose answer it is.
     fn receive_datagram<T: TxToken>(&mut self, now: Instant, device: OneFrame<'_, T>, frame: &[u8]) {
         let Some((server, outcome)) = dns::outcome_in(frame).filter(|_| !self.queries.is_empty()) else {
-            return self.receive_control(now, device, frame);
+            return self.receive_control(now, device);
         };
         let OneFrame { transmit, capabilities, .. } = device;
         let short = if outcome == Outcome::Complete { None } else { dns::without_records(frame) };
         let frame = short.as_deref().unwrap_or(frame);
-        self.receive_control(now, OneFrame { receive: Some(frame), transmit, capabilities }, frame);
+        self.receive_control(now, OneFrame { receive: Some(frame), transmit, capabilities });
         self.note_answer(server, outcome);
     }
 
     /// A frame for no connection: smoltcp answers it if necessary.
-    fn receive_control<T: TxToken>(&mut self, now: Instant, device: OneFrame<'_, T>, frame: &[u8]) {
-        trace_unexpected(frame);
-        let OneFrame { receive, transmit, capabilities } = device;
-        let flow = Cell::default();
-        let transmit = transmit.map(|transmit| Traced { transmit, flow: &flow });
-        let mut device = OneFrame { receive, transmit, capabilities };
+    fn receive_control<T: TxToken>(&mut self, now: Instant, mut device: OneFrame<'_, T>) {
         self.interface.poll_ingress_single(now, &mut device, &mut self.control);
-    }
-
-    fn receive_segment<T: TxToken>(&mut self, now: Instant, device: OneFrame<'_, T>, id: ConnectionId, frame: &[u8]) {
-        let OneFrame { receive, transmit, capabilities } = device;
-        let expects = Cell::new(None);
-        let connection = self.table.get(id);
-        let queued = connection.socket().send_queue();
-        let flow = Cell::default();
-        if is_on(Group::Net) {
-            connection.flow.received(frame);
-            flow.set(connection.flow);
-        }
-        if connection.repeats(frame) {
-            return;
-        }
-        let transmit =
-            transmit.map(|transmit| Replying { transmit: Traced { transmit, flow: &flow }, expects: &expects });
-        let sockets = &mut connection.sockets;
-        let mut device = OneFrame { receive, transmit, capabilities };
-        self.interface.poll_ingress_single(now, &mut device, sockets);
-        if is_on(Group::Net) {
-            connection.flow = flow.get();
-        }
-        if let Some(acknowledgement) = expects.get().and_then(|expected| acknowledgement_in(frame, expected)) {
-            let mut device = OneFrame { receive: Some(&acknowledgement[..]), transmit: Some(Nowhere), capabilities };
-            self.interface.poll_ingress_single(now, &mut device, sockets);
-        }
-        let left = connection.socket().send_queue();
-        let acknowledged = queued.saturating_sub(left);
-        if let Some(control) = connection.window.acknowledged(acknowledged, queued) {
-            connection.socket().set_congestion_control(control);
-        }
-        if let Some(next) = expects.get() {
-            connection.recovery.expects(next);
-        }
-        connection.recovery.keep(frame, acknowledged > 0, &capabilities.checksum);
-        if acknowledged > 0 {
-            self.link.borrow_mut().confirm(self.now, connection.remote(), frame);
-            connection.recovery.acknowledged(self.now, left);
-            if connection.window.misses_more() {
-                self.retransmit(id, capabilities);
-            }
-        }
-        self.table.touch(id);
-    }
-
-    /// Lets smoltcp retransmit the first segment of a connection: see [`crate::recovery`].
-    pub(crate) fn retransmit(&mut self, id: ConnectionId, capabilities: &DeviceCapabilities) {
-        let connection = self.table.get(id);
-        let states = [tcp::State::Established, tcp::State::CloseWait, tcp::State::FinWait1, tcp::State::Closing];
-        if connection.socket().send_queue() == 0 || !states.contains(&connection.socket().state()) {
-            return;
-        }
-        for acknowledgement in connection.recovery.repetitions() {
-            let mut device = OneFrame { receive: Some(&acknowledgement[..]), transmit: Some(Nowhere), capabilities };
-            self.interface.poll_ingress_single(to_smoltcp(self.now), &mut device, &mut connection.sockets);
-        }
-    }
-
-    /// Records what a SYN offers.
-    fn note_syn(&mut self, id: ConnectionId, scale: Option<u8>, segment_bytes: Option<u16>) {
-        if let Some(bytes) = segment_bytes {
-            self.table.get(id).segment_bytes = bytes.into();
-        }
-        if let Some(scale) = scale {
-            let receive_bytes = self.table.get(id).socket().recv_capacity();
-            self.table.get(id).flow.set_scales(scale, receive_bytes);
-        }
-    }
-
-    fn note_reset(&mut self, id: ConnectionId) {
-        let connection = self.table.get(id);
-        // A reset with a wrong sequence number changes nothing.
-        if connection.socket().state() == tcp::State::Closed && !connection.reset {
-            connection.reset = true;
-            self.counters.reset_by_peer += 1;
-        }
     }
 }
 
@@ -386,16 +390,15 @@ fn hides_segment(header: &[u8]) -> bool {
 }
 
 /// Records a segment for no connection in the trace.
-fn trace_unexpected(frame: &[u8]) {
+fn trace_unexpected(segment: &Segment) {
     if is_on(Group::Net) {
-        Flow::default().received(frame);
+        Flow::default().received(segment, 0);
     }
 }
 
-/// Sends a frame of no connection.
+/// Sends a frame as it is.
 pub(crate) fn send_frame(transmit: impl TxToken, frame: &[u8]) {
-    let flow = Cell::default();
-    Traced { transmit, flow: &flow }.consume(frame.len(), |bytes| bytes.copy_from_slice(frame));
+    transmit.consume(frame.len(), |bytes| bytes.copy_from_slice(frame));
 }
 
 /// A device that receives the packet of one frame, which is in memory already.
@@ -443,7 +446,6 @@ mod tests {
     use super::*;
     use crate::segment::tests::frame;
     use alloc::vec::Vec;
-    use smoltcp::wire::TcpControl;
 
     const V4: (IpAddress, IpAddress) = (IpAddress::v4(10, 0, 0, 1), IpAddress::v4(10, 0, 0, 2));
     const V6: (IpAddress, IpAddress) =
@@ -451,39 +453,40 @@ mod tests {
     const LOOPBACK: IpAddress = IpAddress::v6(0, 0, 0, 0, 0, 0, 0, 1);
 
     fn segment(addresses: (IpAddress, IpAddress)) -> Vec<u8> {
-        frame(addresses, 1, None, TcpControl::None, &[])
+        frame(addresses, &Header { flags: Flags::ACK, ..Header::default() }, &[])
     }
 
-    #[test]
-    fn only_a_syn_without_an_acknowledgement_and_a_reset_opens_a_connection() {
-        for (syn, ack, rst, is_open) in [
-            (true, false, false, true),
-            (false, false, false, false),
-            (true, true, false, false),
-            (true, false, true, false),
-            (false, false, true, false),
-        ] {
-            let mut frame = segment(V4);
-            let mut packet = TcpPacket::new_unchecked(&mut frame[34..]);
-            packet.set_syn(syn);
-            packet.set_ack(ack);
-            packet.set_rst(rst);
-            let Kind::Segment { opens, resets, .. } = Kind::of(&frame) else { panic!("it is a segment") };
-            assert_eq!((opens, resets), (is_open, rst));
-        }
+    fn kind(frame: &[u8]) -> Kind<'_> {
+        Kind::of(frame, &ChecksumCapabilities::default())
     }
 
     #[test]
     fn what_a_stack_would_process_although_it_must_not_is_invalid() {
-        assert!(matches!(Kind::of(&segment(V6)), Kind::Segment { .. }));
-        assert_eq!(Kind::of(&segment((LOOPBACK, V6.1))), Kind::Invalid);
-        assert_eq!(Kind::of(&segment((V6.0, LOOPBACK))), Kind::Invalid);
+        assert!(matches!(kind(&segment(V6)), Kind::Segment { .. }));
+        assert_eq!(kind(&segment((LOOPBACK, V6.1))), Kind::Invalid);
+        assert_eq!(kind(&segment((V6.0, LOOPBACK))), Kind::Invalid);
+        // From a group.
+        assert_eq!(kind(&segment((IpAddress::v4(224, 0, 0, 1), V4.1))), Kind::Invalid);
         // A header of options for each hop, then a segment, or something else.
         let mut frame = segment(V6);
         frame[20] = 0;
-        for (next, kind) in [(6, Kind::Invalid), (58, Kind::Other)] {
+        for (next, expected) in [(6, Kind::Invalid), (58, Kind::Other)] {
             frame[54] = next;
-            assert_eq!(Kind::of(&frame), kind);
+            assert_eq!(kind(&frame), expected);
+        }
+    }
+
+    #[test]
+    fn a_fragment_and_a_wrong_checksum_are_invalid() {
+        for (at, with_ipv4) in [(20, true), (21, true), (24, false), (50, false)] {
+            let mut frame = segment(V4);
+            assert!(matches!(kind(&frame), Kind::Segment { .. }));
+            // More fragments, an offset, IP's checksum, TCP's.
+            frame[at] ^= 0x21;
+            if with_ipv4 {
+                Ipv4Packet::new_unchecked(&mut frame[ETHERNET_BYTES..]).fill_checksum();
+            }
+            assert_eq!(kind(&frame), Kind::Invalid, "byte {at}");
         }
     }
 
@@ -492,10 +495,10 @@ mod tests {
         for (addresses, other) in [(V4, 0x60), (V6, 0x45)] {
             let mut frame = segment(addresses);
             frame[14] = other;
-            assert_eq!(Kind::of(&frame), Kind::Invalid);
+            assert_eq!(kind(&frame), Kind::Invalid);
         }
         let mut frame = segment(V4);
         frame[12..14].copy_from_slice(&[0x88, 0xa8]);
-        assert_eq!(Kind::of(&frame), Kind::Invalid);
+        assert_eq!(kind(&frame), Kind::Invalid);
     }
 }

@@ -6,9 +6,9 @@
 //! * a service holds [`Sockets`], which implements [`glass_api::Net`], and the [`Listener`]s and
 //!   [`Stream`]s that come from it.
 //!
-//! smoltcp implements the protocol. This crate adds sockets that exist only while a
-//! connection does (buffers are allocated when a handshake is done, not when a port is opened), bounds on
-//! connections and on handshakes, a congestion window that counts bytes, UDP, connections that outlive their [`Stream`] until
+//! `lib/tcp` implements TCP, and smoltcp IP, ICMP, UDP and the clients of DHCP and DNS. This crate adds sockets that exist only while a
+//! connection does (buffers are allocated when a handshake is done, not when a port is opened, and grow as they are needed), bounds on
+//! connections and on handshakes, connections that outlive their [`Stream`] until
 //! their data is delivered, peers that vanish, addresses by DHCP and from IPv6 routers, and host names by DNS.
 //!
 //! # Copies
@@ -43,24 +43,19 @@ mod arp;
 mod autoconf;
 mod card;
 mod config;
-mod congestion;
 mod connections;
 mod datagrams;
 mod dhcp;
 mod discovery;
 mod dns;
-mod ended;
-mod half_open;
+mod handshakes;
+mod icmp;
 mod ingress;
 mod link;
 mod listeners;
-mod long_frames;
 mod names;
 mod neighbours;
 mod numbers;
-mod recovery;
-mod refused;
-mod resync;
 mod routes;
 mod segment;
 mod sockets;

@@ -5,6 +5,7 @@
 
 use crate::arp;
 use crate::discovery::solicitation;
+use crate::ingress::Frame;
 use crate::neighbours::{Held, Neighbours};
 use crate::routes::{Hop, Routes};
 use alloc::vec;
@@ -13,7 +14,8 @@ use core::cell::RefCell;
 use core::net::IpAddr;
 use core::num::NonZeroU16;
 use glass_api::Instant;
-use smoltcp::phy::{DeviceCapabilities, Medium, PacketMeta, TxToken};
+use smoltcp::phy::{Device, DeviceCapabilities, Medium, PacketMeta, TxToken};
+use smoltcp::time;
 use smoltcp::wire::{EthernetAddress, EthernetProtocol, IpAddress, IpCidr, Ipv4Packet, Ipv6Packet};
 
 pub(crate) const ETHERNET_BYTES: usize = 14;
@@ -27,6 +29,35 @@ pub(crate) fn of_packets(mut capabilities: DeviceCapabilities) -> DeviceCapabili
         *longest = longest.and_then(|longest| without_header(longest.get()).try_into().ok());
     }
     capabilities
+}
+
+/// A device for its capabilities only.
+pub(crate) struct Shape(pub(crate) DeviceCapabilities);
+
+impl Device for Shape {
+    type RxToken<'a> = Frame<'a>;
+    type TxToken<'a> = Nowhere;
+
+    fn receive(&mut self, _: time::Instant) -> Option<(Frame<'_>, Nowhere)> {
+        None
+    }
+
+    fn transmit(&mut self, _: time::Instant) -> Option<Nowhere> {
+        None
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        self.0.clone()
+    }
+}
+
+/// Takes a frame and drops it.
+pub(crate) struct Nowhere;
+
+impl TxToken for Nowhere {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, write: F) -> R {
+        write(&mut vec![0; len])
+    }
 }
 
 /// Our end of the network.
@@ -70,9 +101,9 @@ impl Link {
         }
     }
 
-    /// A peer has acknowledged what we have sent, in this frame.
-    pub(crate) fn confirm(&mut self, now: Instant, peer: IpAddress, frame: &[u8]) {
-        let (Hop::Neighbour(hop), Some(from)) = (self.routes.hop(peer), source_mac(frame)) else { return };
+    /// A peer has acknowledged what we have sent, in a frame `from` this host.
+    pub(crate) fn confirm(&mut self, now: Instant, peer: IpAddress, from: Option<EthernetAddress>) {
+        let (Hop::Neighbour(hop), Some(from)) = (self.routes.hop(peer), from) else { return };
         // What a router forwards may take another way than what we send.
         if hop == IpAddr::from(peer) || !self.neighbours.differs(hop, from) {
             self.neighbours.confirm(now, hop, from);
@@ -166,26 +197,32 @@ pub(crate) struct Outlet<'l, T> {
     pub(crate) remote: Option<IpAddress>,
     /// The host to which an answer is sent if no other is known.
     pub(crate) asker: Option<EthernetAddress>,
+    /// Nothing but a packet to `remote` is sent.
+    pub(crate) is_segment: bool,
     pub(crate) meta: PacketMeta,
 }
 
 impl<'l, T: TxToken> Outlet<'l, T> {
     /// For packets to anywhere.
     pub(crate) fn new(transmit: T, link: &'l RefCell<Link>, now: Instant) -> Outlet<'l, T> {
-        Outlet { transmit, link, now, remote: None, asker: None, meta: PacketMeta::default() }
+        Outlet { transmit, link, now, remote: None, asker: None, is_segment: false, meta: PacketMeta::default() }
+    }
+
+    /// For a segment of a connection, or one that answers what came `from` a host.
+    pub(crate) fn to(
+        transmit: T,
+        link: &'l RefCell<Link>,
+        now: Instant,
+        remote: IpAddress,
+        from: Option<EthernetAddress>,
+    ) -> Outlet<'l, T> {
+        Outlet { remote: Some(remote), asker: from, is_segment: true, ..Outlet::new(transmit, link, now) }
     }
 
     /// For the answer to a frame.
     pub(crate) fn answering(transmit: T, link: &'l RefCell<Link>, now: Instant, frame: &[u8]) -> Outlet<'l, T> {
         let remote = addresses_in(frame).map(|(source, _)| source);
-        Outlet { transmit, link, now, remote, asker: source_mac(frame), meta: PacketMeta::default() }
-    }
-
-    /// For a frame that was such an answer before.
-    pub(crate) fn repeating(transmit: T, link: &'l RefCell<Link>, now: Instant, answer: &[u8]) -> Outlet<'l, T> {
-        let remote = addresses_in(answer).map(|(_, destination)| destination);
-        let asker = answer.get(..6).map(EthernetAddress::from_bytes);
-        Outlet { transmit, link, now, remote, asker, meta: PacketMeta::default() }
+        Outlet { remote, asker: source_mac(frame), ..Outlet::new(transmit, link, now) }
     }
 }
 
@@ -203,7 +240,8 @@ impl<T: TxToken> TxToken for Outlet<'_, T> {
             return self.transmit.consume(len, |frame| {
                 let result = write(frame);
                 // smoltcp's reports of groups are sent together with anything else.
-                let group = addresses_in(frame).and_then(|(_, destination)| Routes::group(destination));
+                let destination = if self.is_segment { None } else { addresses_in(frame) };
+                let group = destination.and_then(|(_, destination)| Routes::group(destination));
                 put_addresses(frame, own, group.unwrap_or(mac));
                 result
             });

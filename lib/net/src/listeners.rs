@@ -1,42 +1,38 @@
 //! Open ports. A socket is made when a handshake is done, so an idle listener costs no buffers.
 
-use crate::congestion::Window;
+use crate::handshakes::{Handshake, Waiting};
 use crate::state::State;
 use crate::table::{ConnectionId, Ends, Role};
 use crate::trace::ACCEPT;
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 use core::task::{Poll, Waker};
 use core::time::Duration;
 use glass_api::{Instant, NetError};
+use glass_lib_tcp::{HalfOpen, Header, Reply, Segment, State as TcpState};
 use glass_lib_trace::BlockKind;
-use smoltcp::phy::DeviceCapabilities;
-use smoltcp::socket::tcp;
-use smoltcp::wire::IpEndpoint;
+use smoltcp::wire::{EthernetAddress, IpEndpoint};
 
 /// How long after the start a connection waits for the first listener instead of being reset: clients that are early need not try
-/// again. Less than what a SYN is kept for (`refused.rs`).
+/// again. Less than what a SYN is kept for (`handshakes.rs`).
 const START_TIME: Duration = Duration::from_millis(400);
 
 pub(crate) struct ListenerState {
     /// Names the listener; ports can be reused.
     id: u64,
     pub(crate) port: u16,
-    /// Connections that are half open or wait to be accepted, in the order of their SYNs.
+    /// Connections that wait to be accepted, in the order in which they opened.
     pending: VecDeque<ConnectionId>,
     waker: Option<Waker>,
 }
 
-/// What to do with a frame that opens a connection.
+/// What to do with a SYN.
 pub(crate) enum Admission {
-    /// No listener; smoltcp refuses the connection.
+    /// No listener; the connection is refused.
     Pass,
-    /// Drop the frame, which may be kept for a moment; the peer will retransmit it.
+    /// Drop it; it may be kept for a moment. The peer will retransmit it.
     Refuse,
-    /// It is no SYN that is accepted: drop it.
-    Ignore,
-    /// Send this frame.
-    Answer(Vec<u8>),
+    /// Send this header.
+    Answer(Header),
 }
 
 impl State {
@@ -72,18 +68,13 @@ impl State {
             return Poll::Pending;
         };
         for (index, &id) in listener.pending.iter().enumerate() {
-            let socket = self.table.get(id).socket();
-            match (socket.state(), socket.remote_endpoint()) {
-                // `settle_pending` removes these.
-                (tcp::State::Listen | tcp::State::Closed, _) | (_, None) => {}
-                (tcp::State::SynReceived, _) => socket.register_recv_waker(waker),
-                (_, Some(remote)) => {
-                    listener.pending.remove(index);
-                    self.table.get(id).role = Role::Owned;
-                    self.established(id);
-                    self.counters.accepted += 1;
-                    return Poll::Ready((id, remote));
-                }
+            let connection = self.table.get(id);
+            // `settle_pending` removes those that have ended.
+            if connection.tcp.state() != TcpState::Closed {
+                listener.pending.remove(index);
+                connection.role = Role::Owned;
+                self.counters.accepted += 1;
+                return Poll::Ready((id, connection.ends.remote));
             }
         }
         listener.waker = Some(waker.clone());
@@ -98,11 +89,11 @@ impl State {
     }
 
     /// Whether [`State::admit`] would not refuse a SYN that waits.
-    pub(crate) fn can_admit_refused(&self) -> bool {
+    pub(crate) fn can_admit_waiting(&self) -> bool {
         if self.starts_until().is_some() {
             return false;
         }
-        let Some(ends) = self.refused.first(self.now) else { return false };
+        let Some(ends) = self.waiting.first(self.now) else { return false };
         let listener = self.listeners.iter().find(|listener| listener.port == ends.local.port);
         let likely = if self.handshakes.contains(ends) { 0 } else { self.handshakes.likely(self.now) };
         let has_space = self.table.len() + likely < self.config.connections_max;
@@ -124,67 +115,54 @@ impl State {
         Some(Ok(listener_id))
     }
 
-    /// Checks a SYN before smoltcp does, and starts its handshake.
-    pub(crate) fn admit(&mut self, ends: Ends, syn: &[u8], capabilities: &DeviceCapabilities) -> Admission {
-        let is_repeated = self.handshakes.contains(ends);
-        match self.listener_for(ends.local.port, if is_repeated { 0 } else { self.handshakes.likely(self.now) }) {
+    /// Starts the handshake of a SYN.
+    pub(crate) fn admit(&mut self, ends: Ends, from: Option<EthernetAddress>, segment: &Segment) -> Admission {
+        let likely = if self.handshakes.contains(ends) { 0 } else { self.handshakes.likely(self.now) };
+        match self.listener_for(ends.local.port, likely) {
             None if self.starts_until().is_some() => return Admission::Refuse,
             None => return Admission::Pass,
             Some(Err(refusal)) => return refusal,
             Some(Ok(_)) => {}
         }
-        let (start, sizes) = (self.numbers.first_sequence_number(self.now, ends), self.sizes());
-        match self.handshakes.start(self.now, ends, syn, start, sizes, capabilities) {
-            None => Admission::Ignore,
-            Some((answer, has_replaced)) => {
-                self.counters.replaced_opening += u64::from(has_replaced);
-                Admission::Answer(answer)
-            }
+        if self.handshakes.reply(ends, segment) == Some(Reply::Repeats)
+            && let Some(header) = self.handshakes.repeat(self.now, ends)
+        {
+            return Admission::Answer(header);
         }
+        let (initial, sizes) = (self.numbers.first_sequence_number(self.now, ends), self.sizes());
+        let half_open = HalfOpen::new(self.now, &segment.header, initial, self.settings(ends, sizes));
+        let (header, has_replaced) = self.handshakes.start(self.now, ends, from, half_open, sizes.2);
+        self.counters.replaced_opening += u64::from(has_replaced);
+        Admission::Answer(header)
     }
 
     /// Makes the connection of a handshake that is done; `None` if there is no room for it now.
-    pub(crate) fn open(&mut self, ends: Ends, capabilities: &DeviceCapabilities) -> Option<(ConnectionId, Vec<u8>)> {
+    pub(crate) fn open(&mut self, ends: Ends) -> Option<ConnectionId> {
         let Some(Ok(listener_id)) = self.listener_for(ends.local.port, 0) else { return None };
-        let sizes = self.handshakes.sizes(ends)?;
-        let mut socket = self.make_socket(sizes).ok()?;
-        socket.listen(ends.local.port).ok()?;
-        let (socket, syn) = self.handshakes.complete(self.now, ends, socket, capabilities)?;
-        let window = Window::new(self.config.congestion);
-        let id = self.table.insert(socket, sizes.2, window, ends, Role::Pending { listener_id });
-        self.admitted(id);
-        Some((id, syn))
-    }
-
-    /// Lets the listener wait for a new connection.
-    fn admitted(&mut self, id: ConnectionId) {
-        let Role::Pending { listener_id } = self.table.get(id).role else { return };
+        let Handshake { half_open, spare, .. } = self.handshakes.remove(ends)?;
+        let id = self.table.insert(half_open.open(self.now), spare, ends, Role::Pending { listener_id });
         if let Some(listener) = self.listeners.iter_mut().find(|listener| listener.id == listener_id) {
             listener.pending.push_back(id);
-            if let Some(waker) = &listener.waker {
-                self.table.get(id).socket().register_recv_waker(waker);
-            }
+            listener.waker.take().into_iter().for_each(Waker::wake);
         }
+        Some(id)
+    }
+
+    /// Keeps a segment for which there is no room for a moment.
+    pub(crate) fn keep_waiting(&mut self, ends: Ends, from: Option<EthernetAddress>, header: Header) {
+        self.waiting.keep(self.now, Waiting { ends, from, header });
     }
 
     /// Serves a connection that was not accepted yet; returns whether it is gone.
     pub(crate) fn settle_pending(&mut self, id: ConnectionId, listener_id: u64) -> bool {
-        match self.socket(id).state() {
-            tcp::State::SynReceived => return false,
-            // After a reset while half open, smoltcp listens again.
-            tcp::State::Listen | tcp::State::Closed => {}
-            _ => {
-                let timeout = crate::state::to_smoltcp_duration(self.config.peer_timeout);
-                self.socket(id).set_timeout(Some(timeout));
-                return false;
-            }
+        if self.tcp(id).state() != TcpState::Closed {
+            return false;
         }
         self.counters.abandoned_opening += 1;
         if let Some(listener) = self.listeners.iter_mut().find(|listener| listener.id == listener_id) {
             listener.pending.retain(|pending| *pending != id);
         }
-        // Its reset may have no destination: a flood comes from addresses without a host.
-        self.release(id, false);
+        self.table.remove(id);
         true
     }
 }

@@ -193,7 +193,7 @@ impl State {
         }
         let socket = self.control.get_mut::<Socket>(self.names);
         // Its port and number are what a forged answer needs.
-        let mut interface = interface_for(self.numbers.next(), None, DeviceCapabilities::default(), self.now);
+        let mut interface = interface_for(self.numbers.next(), DeviceCapabilities::default(), self.now);
         let handle = socket.start_query(interface.context(), name, kind).map_err(|error| match error {
             StartQueryError::NoFreeSlot => NetError::TooMany,
             StartQueryError::InvalidName | StartQueryError::NameTooLong => NetError::InvalidName,

@@ -2,28 +2,28 @@
 
 use crate::arp::announcement;
 use crate::autoconf::{Autoconf, Notice};
-use crate::config::{Address, Config, ConfigError, Ipv6};
-use crate::congestion::{Sent, Watching};
+use crate::config::{Address, Config, ConfigError};
 use crate::dhcp::Dhcp;
+use crate::handshakes::Answer;
 use crate::ingress::send_frame;
 use crate::link::{Headed, Link, Outlet, of_packets};
-use crate::long_frames::{Cut, Cutting, Shape};
 use crate::numbers::{Numbers, interface_for};
+use crate::segment::{longest_segment, send_segment};
 use crate::sockets::Sockets;
 use crate::state::{Counters, Shared, State, from_smoltcp, to_smoltcp};
 use crate::table::Role;
-use crate::trace::{ADDRESS, Flow, Traced};
+use crate::trace::ADDRESS;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use core::cell::{Cell, RefCell};
+use core::cell::RefCell;
 use core::net::IpAddr;
 use core::time::Duration;
 use glass_api::Instant;
 use glass_lib_executor::sync::Notify;
+use glass_lib_tcp::State as TcpState;
 use glass_lib_trace::{Group, is_on};
 use smoltcp::iface::PollResult;
 use smoltcp::phy::{Device, DeviceCapabilities, PacketMeta, RxToken, TxToken};
-use smoltcp::socket::tcp;
 use smoltcp::time;
 use smoltcp::wire::{EthernetAddress, IpAddress};
 
@@ -53,11 +53,9 @@ impl<D: Device> Stack<D> {
         let mut numbers = Numbers::new(secret);
         let capabilities = device.capabilities();
         let mtu = capabilities.ip_mtu();
-        let (shape, has_long_frames) = Shape::of(capabilities.clone(), config.ipv6 != Ipv6::Off);
-        let interface = interface_for(numbers.next(), None, shape.0, now);
+        let interface = interface_for(numbers.next(), capabilities.clone(), now);
         let dhcp = (config.address == Address::Dhcp).then(|| Dhcp::new(mac, capabilities, numbers.next(), now));
-        let mut state = State::new(interface, dhcp, mac, mtu, config, numbers, now);
-        state.has_long_frames = has_long_frames;
+        let state = State::new(interface, dhcp, mac, mtu, config, numbers, now);
         let shared = Rc::new(Shared { state: RefCell::new(state), address_changed: Notify::named(&ADDRESS) });
         Ok(Stack { device, mac, shared, transmit_blocked: false })
     }
@@ -114,16 +112,7 @@ impl<D: Device> Stack<D> {
             moved |= dhcp.send(now, &mut self.device, &state.link);
         }
         let link = state.link.clone();
-        let mut device = Watched {
-            device: &mut self.device,
-            link: &link,
-            now,
-            remote: None,
-            blocked: false,
-            flow: Cell::default(),
-            sent: Cell::default(),
-            cut: None,
-        };
+        let mut device = Watched { device: &mut self.device, link: &link, now, remote: None, blocked: false };
         moved |= state.interface.poll_egress(time, &mut device, &mut state.control) == PollResult::SocketStateChanged;
         moved |= state.send(time, &mut device);
         moved |= state.send_datagrams(&mut device);
@@ -133,13 +122,13 @@ impl<D: Device> Stack<D> {
         self.transmit_blocked = is_blocked | is_full;
 
         let capabilities = self.device.capabilities();
-        while state.can_admit_refused() {
+        while state.can_admit_waiting() {
             let Some(transmit) = self.device.transmit(time) else {
                 self.transmit_blocked = true;
                 break;
             };
-            let Some(frame) = state.refused.take(now) else { break };
-            state.receive(time, &frame, transmit, &capabilities);
+            let Some(waiting) = state.waiting.take(now) else { break };
+            state.receive_waiting(&waiting, transmit, &capabilities.checksum);
             moved = true;
         }
         while state.handshakes.is_due(now) {
@@ -147,10 +136,11 @@ impl<D: Device> Stack<D> {
                 self.transmit_blocked = true;
                 break;
             };
-            let (answer, ended) = state.handshakes.next_resend(now, &capabilities);
+            let (answer, ended) = state.handshakes.next_resend(now);
             state.counters.abandoned_opening += ended;
-            let Some(answer) = answer else { break };
-            send_frame(Outlet::repeating(transmit, &link, now, &answer), &answer);
+            let Some(Answer { ends, to, header }) = answer else { break };
+            let outlet = Outlet::to(transmit, &link, now, ends.remote.addr, to);
+            send_segment(outlet, ends, &header, [&[], &[]], None, &capabilities.checksum);
             moved = true;
         }
         let mut received_bytes = 0;
@@ -161,9 +151,7 @@ impl<D: Device> Stack<D> {
             let Some((receive, transmit)) = self.device.receive(time) else { break };
             receive.consume(|frame| {
                 received_bytes += frame.len();
-                if let Some(ends) = state.receive(time, frame, transmit, &capabilities) {
-                    state.refused.keep(now, ends, frame);
-                }
+                state.receive(time, frame, transmit, &capabilities);
             });
             moved = true;
         }
@@ -182,7 +170,7 @@ impl<D: Device> Stack<D> {
             || state.wants_to_announce()
             || state.wants_to_discover()
             || state.link.borrow().has_frames()
-            || state.can_admit_refused();
+            || state.can_admit_waiting();
         may_send && !self.transmit_blocked
     }
 
@@ -197,7 +185,7 @@ impl<D: Device> Stack<D> {
         let (neighbours, handshakes) =
             (state.link.borrow().neighbours.next_deadline(), state.handshakes.next_deadline());
         let ipv6 = [state.ipv6.as_ref().and_then(Autoconf::next_deadline), state.next_up()].into_iter().flatten().min();
-        let starts = state.starts_until().filter(|_| state.refused.first(now).is_some());
+        let starts = state.starts_until().filter(|_| state.waiting.first(now).is_some());
         let deadlines =
             [control, alarm, state.table.next_deadline(), dhcp, neighbours, handshakes, ipv6, starts, blocked];
         let deadline = deadlines.into_iter().flatten().min()?;
@@ -240,13 +228,9 @@ impl<D: Device> Stack<D> {
     /// this is true, within a limit.
     pub fn is_delivering(&self) -> bool {
         let mut state = self.shared.state.borrow_mut();
+        let delivers = [TcpState::FinWait1, TcpState::Closing, TcpState::LastAck];
         state.table.iter_mut().any(|(_, connection)| {
-            let is_closed = matches!(&connection.role, Role::Lingering(lingering) if !lingering.aborted);
-            is_closed
-                && matches!(
-                    connection.socket().state(),
-                    tcp::State::FinWait1 | tcp::State::Closing | tcp::State::LastAck
-                )
+            matches!(connection.role, Role::Lingering(_)) && delivers.contains(&connection.tcp.state())
         })
     }
 
@@ -271,42 +255,33 @@ impl State {
     /// whether one did.
     fn send<D: Device>(&mut self, time: time::Instant, device: &mut Watched<'_, D>) -> bool {
         self.table.touch_due(self.now);
+        let capabilities = device.device.capabilities();
         let mut moved = false;
         let mut budget = SEGMENTS_PER_POLL.max(self.table.queue_len());
         while budget > 0 && !device.blocked {
             budget -= 1;
             let Some(id) = self.table.pop() else { break };
-            if self.table.get(id).recovery.probes(self.now) {
-                self.retransmit(id, &device.device.capabilities());
-            }
+            let Some(transmit) = device.device.transmit(time) else {
+                device.blocked = true;
+                self.table.touch(id);
+                break;
+            };
             let connection = self.table.get(id);
-            if is_on(Group::Net) {
-                device.flow.set(connection.flow);
-            }
-            device.remote = Some(connection.remote());
-            device.cut = if self.has_long_frames { connection.cut(self.mtu) } else { None };
-            let result = self.interface.poll_egress(time, device, &mut connection.sockets);
-            if is_on(Group::Net) {
-                connection.flow = device.flow.get();
-            }
-            if let Some(sent) = device.sent.take() {
-                connection.recovery.expects(sent.expects);
-                let queued = connection.socket().send_queue();
-                let control = sent.data.and_then(|data| connection.window.sends(data, queued));
-                if let Some(control) = control {
-                    connection.socket().set_congestion_control(control);
-                }
-            }
-            if result == PollResult::SocketStateChanged {
-                moved = true;
-                self.table.touch(id);
-            } else if device.blocked {
-                self.table.touch(id);
-            } else {
+            let ends = connection.ends;
+            let Some(segment) = connection.tcp.poll_transmit(self.now, longest_segment(ends, &capabilities)) else {
                 self.settle(id);
+                continue;
+            };
+            if is_on(Group::Net) {
+                let (_, shift) = connection.tcp.shifts();
+                connection.flow.sends(&segment.header, segment.payload_bytes, shift);
             }
+            let outlet = Outlet::to(transmit, device.link, self.now, ends.remote.addr, None);
+            let (payload, cut) = (connection.tcp.payload(&segment), segment.cut_bytes);
+            send_segment(outlet, ends, &segment.header, payload, cut, &capabilities.checksum);
+            moved = true;
+            self.table.touch(id);
         }
-        (device.cut, device.remote) = (None, None);
         moved
     }
 
@@ -327,7 +302,7 @@ impl State {
     }
 }
 
-/// A device that passes frames through, detects when there was no room for one and records sent frames in the trace.
+/// A device that passes smoltcp's frames through, and detects when there was no room for one.
 pub(crate) struct Watched<'d, D> {
     device: &'d mut D,
     link: &'d RefCell<Link>,
@@ -335,12 +310,6 @@ pub(crate) struct Watched<'d, D> {
     /// Where the next packet goes, if that is certain.
     pub(crate) remote: Option<IpAddress>,
     pub(crate) blocked: bool,
-    /// The connection whose turn it is.
-    flow: Cell<Flow>,
-    /// The segment that it has sent.
-    sent: Cell<Option<Sent>>,
-    /// How its frames are cut, unless smoltcp does that.
-    cut: Option<Cut>,
 }
 
 impl<D: Device> Device for Watched<'_, D> {
@@ -349,7 +318,7 @@ impl<D: Device> Device for Watched<'_, D> {
     where
         Self: 'a;
     type TxToken<'a>
-        = Headed<Cutting<Watching<'a, Traced<'a, Outlet<'a, D::TxToken<'a>>>>>>
+        = Headed<Outlet<'a, D::TxToken<'a>>>
     where
         Self: 'a;
 
@@ -361,9 +330,7 @@ impl<D: Device> Device for Watched<'_, D> {
     fn transmit(&mut self, now: time::Instant) -> Option<Self::TxToken<'_>> {
         let token = self.device.transmit(now);
         self.blocked |= token.is_none();
-        let outlet = Outlet { remote: self.remote, ..Outlet::new(token?, self.link, self.now) };
-        let transmit = Traced { transmit: outlet, flow: &self.flow };
-        Some(Headed(Cutting { transmit: Watching { transmit, sent: &self.sent }, cut: self.cut }))
+        Some(Headed(Outlet { remote: self.remote, ..Outlet::new(token?, self.link, self.now) }))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {

@@ -1,18 +1,16 @@
-//! The shared state of the two halves of the stack: smoltcp's interface and sockets, and our tables of them.
+//! The shared state of the two halves of the stack: connections, and smoltcp's interface for everything else.
 
 use crate::autoconf::{Autoconf, Notice};
 use crate::config::{Address, Config, Ipv6};
 use crate::datagrams::Port;
 use crate::dhcp::{Dhcp, Lease};
 use crate::discovery::solicited_node;
-use crate::ended::Ended;
-use crate::half_open::Handshakes;
+use crate::handshakes::{Handshakes, WaitingSegments};
 use crate::ingress::send_frame;
 use crate::link::Link;
 use crate::listeners::ListenerState;
 use crate::names::Pending;
 use crate::numbers::Numbers;
-use crate::refused::Refused;
 use crate::table::Table;
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
@@ -93,11 +91,8 @@ pub(crate) struct State {
     pub(crate) created: Instant,
     pub(crate) now: Instant,
     pub(crate) table: Table,
-    pub(crate) ended: Ended,
     /// Our address is new: announce it to the neighbours as soon as there is a listener.
     pub(crate) announce: bool,
-    /// The device merges frames, so each one is acknowledged without delay.
-    pub(crate) large_frames: bool,
     pub(crate) listeners: Vec<ListenerState>,
     pub(crate) listeners_made: u64,
     /// Connections whose handshake is not done.
@@ -106,13 +101,12 @@ pub(crate) struct State {
     /// Ports that are open for datagrams.
     pub(crate) ports: Vec<Port>,
     pub(crate) ports_made: u64,
-    /// Bytes that a frame carries after its Ethernet header, at most; and smoltcp has the longest frame as its MTU.
+    /// Bytes that a frame carries after its Ethernet header, at most.
     pub(crate) mtu: usize,
-    pub(crate) has_long_frames: bool,
     /// The first port that a peer wanted to reach without a listener, while there were others; and whether it was reported.
     pub(crate) missed: Option<(u16, bool)>,
-    /// SYNs that arrived while there was no room.
-    pub(crate) refused: Refused,
+    /// Segments that open connections and arrived while there was no room.
+    pub(crate) waiting: WaitingSegments,
     pub(crate) counters: Counters,
     port_next: u16,
 }
@@ -154,9 +148,7 @@ impl State {
             created: now,
             now,
             table: Table::default(),
-            ended: Ended::default(),
             announce: true,
-            large_frames: false,
             listeners: Vec::new(),
             listeners_made: 0,
             handshakes: Handshakes::default(),
@@ -164,9 +156,8 @@ impl State {
             ports: Vec::new(),
             ports_made: 0,
             mtu,
-            has_long_frames: false,
             missed: None,
-            refused: Refused::default(),
+            waiting: WaitingSegments::default(),
             counters: Counters::default(),
             port_next,
         };
@@ -219,8 +210,7 @@ impl State {
         }
     }
 
-    /// Applies what a DHCP server has given us; returns whether that changed something. Connections from an address end with it: smoltcp
-    /// resets them.
+    /// Applies what a DHCP server has given us; returns whether that changed something. Connections from an address end with it.
     pub(crate) fn poll_dhcp(&mut self) -> bool {
         let Some(lease) = self.dhcp.as_mut().and_then(Dhcp::poll) else { return false };
         let address = |lease: &Lease| lease.address.map(|address| address.address());
@@ -285,6 +275,12 @@ impl State {
                 list.extend(addresses.iter().copied().take(list.capacity()));
             });
         }
+        for (_, connection) in self.table.iter_mut() {
+            if !addresses.iter().any(|own| own.address() == connection.ends.local.addr) {
+                connection.tcp.expire();
+                connection.wake();
+            }
+        }
         let mut link = self.link.borrow_mut();
         link.set_addresses(&addresses);
         link.routes.configured.clone_from(&self.ipv4.routes);
@@ -330,8 +326,4 @@ pub(crate) fn to_smoltcp(now: Instant) -> time::Instant {
 
 pub(crate) fn from_smoltcp(at: time::Instant) -> Instant {
     Instant(u64::try_from(at.total_micros()).unwrap_or(0).saturating_mul(1000))
-}
-
-pub(crate) fn to_smoltcp_duration(duration: core::time::Duration) -> time::Duration {
-    time::Duration::from_micros(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
 }

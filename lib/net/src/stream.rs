@@ -15,8 +15,7 @@ use glass_api::{Address, NetError};
 ///   before is read first.
 /// * After `close` the stream may be dropped: queued data is still delivered, within the
 ///   bounds of [`crate::Config::linger_timeout`] and [`crate::Config::linger_max`].
-/// * When both halves are closed, received data must be read within ten seconds, which is as long as
-///   the protocol keeps the connection; a later read fails with [`NetError::TimedOut`].
+/// * What was received can be read as long as the stream exists, also after the connection has ended.
 pub struct Stream {
     shared: Rc<Shared>,
     id: ConnectionId,

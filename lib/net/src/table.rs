@@ -1,21 +1,16 @@
-//! The connections, each in its own socket set.
+//! The connections.
 //!
-//! smoltcp visits every socket of a set for each frame and each deadline. In its own set, a connection
-//! costs something only when it has work: a frame finds it by its two ends, calls of the
+//! One costs something only when it has work: a frame finds it by its two ends, calls of the
 //! application put it in a queue, and its deadline is in an ordered set.
 
-use crate::congestion::Window;
-use crate::long_frames::Cut;
-use crate::recovery::Recovery;
-use crate::resync::Repeated;
 use crate::trace::{Flow, address_number};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
+use core::task::Waker;
 use glass_api::Instant;
+use glass_lib_tcp::{Connection as Tcp, State as TcpState};
 use glass_lib_trace::Presence;
-use smoltcp::iface::{SocketHandle, SocketSet};
-use smoltcp::socket::{Socket, tcp};
-use smoltcp::wire::{IpAddress, IpEndpoint};
+use smoltcp::wire::IpEndpoint;
 
 /// Names a connection as long as it exists.
 pub(crate) type ConnectionId = usize;
@@ -47,51 +42,36 @@ pub(crate) struct Lingering {
     pub(crate) progress_at: Instant,
     pub(crate) unsent_bytes: usize,
     pub(crate) discarded_bytes: usize,
-    pub(crate) aborted: bool,
 }
 
 pub(crate) struct Connection {
-    /// This connection's socket and no other.
-    pub(crate) sockets: SocketSet<'static>,
-    handle: SocketHandle,
-    ends: Ends,
+    pub(crate) tcp: Tcp,
+    pub(crate) ends: Ends,
     /// How much of its buffers is spare memory.
     spare: usize,
-    pub(crate) window: Window,
-    /// The longest segment that the peer receives.
-    pub(crate) segment_bytes: usize,
     pub(crate) role: Role,
-    repeated: Repeated,
-    pub(crate) recovery: Recovery,
-    /// The peer has reset it.
-    pub(crate) reset: bool,
+    /// Who waits for received data, or the end; and who for space, and how much of it, or for the connection to open.
+    pub(crate) reader: Option<Waker>,
+    pub(crate) writer: Option<(Waker, usize)>,
     /// Its state for the trace.
     pub(crate) flow: Flow,
     queued: bool,
-    /// Its place among those in TIME-WAIT.
-    time_wait: Option<u64>,
     deadline: Option<Instant>,
 }
 
 impl Connection {
-    pub(crate) fn socket(&mut self) -> &mut tcp::Socket<'static> {
-        self.sockets.get_mut(self.handle)
-    }
-
-    /// The peer's address.
-    pub(crate) fn remote(&self) -> IpAddress {
-        self.ends.remote.addr
-    }
-
-    /// Whether it must not receive this frame: see [`Repeated`].
-    pub(crate) fn repeats(&mut self, frame: &[u8]) -> bool {
-        self.repeated.drops(self.sockets.get(self.handle), frame)
-    }
-
-    /// How its frames are cut by a device with this MTU.
-    pub(crate) fn cut(&self, mtu: usize) -> Option<Cut> {
-        let ip_header_bytes = if matches!(self.ends.local.addr, IpAddress::Ipv4(_)) { 20 } else { 40 };
-        Cut::new(mtu, ip_header_bytes, self.segment_bytes)
+    /// Wakes who waits for what is there now.
+    pub(crate) fn wake(&mut self) {
+        let is_over = self.tcp.state() == TcpState::Closed;
+        if self.reader.is_some() && (is_over || self.tcp.readable() > 0 || self.tcp.has_peer_closed()) {
+            self.reader.take().into_iter().for_each(Waker::wake);
+        }
+        if let Some((_, wanted)) = self.writer {
+            let is_opening = matches!(self.tcp.state(), TcpState::SynSent | TcpState::SynReceived);
+            if !is_opening && (!self.tcp.is_writable() || self.tcp.space() >= wanted) {
+                self.writer.take().into_iter().for_each(|(waker, _)| waker.wake());
+            }
+        }
     }
 
     /// Records in the trace that it opens, closes or was open before.
@@ -114,12 +94,6 @@ pub(crate) struct Table {
     made: u32,
     /// Spare memory that the connections use.
     spare: usize,
-    /// Connections with spare memory that are in TIME-WAIT, the oldest first.
-    time_wait: BTreeMap<u64, ConnectionId>,
-    /// Spare memory that they use.
-    time_wait_spare: usize,
-    /// How many there were.
-    rested: u64,
 }
 
 impl Table {
@@ -133,35 +107,12 @@ impl Table {
     }
 
     /// Adds a connection, of whose buffers `spare` bytes are spare memory; no other one may have the same ends.
-    pub(crate) fn insert(
-        &mut self,
-        socket: tcp::Socket<'static>,
-        spare: usize,
-        window: Window,
-        ends: Ends,
-        role: Role,
-    ) -> ConnectionId {
-        let mut sockets = SocketSet::new(Vec::with_capacity(1));
-        let handle = sockets.add(socket);
+    pub(crate) fn insert(&mut self, tcp: Tcp, spare: usize, ends: Ends, role: Role) -> ConnectionId {
         self.made = self.made.wrapping_add(1);
         let flow = Flow::new(self.made);
         self.spare += spare;
-        let connection = Connection {
-            sockets,
-            handle,
-            ends,
-            spare,
-            window,
-            segment_bytes: 0,
-            role,
-            repeated: Repeated::default(),
-            recovery: Recovery::default(),
-            reset: false,
-            flow,
-            queued: false,
-            time_wait: None,
-            deadline: None,
-        };
+        let connection =
+            Connection { tcp, ends, spare, role, reader: None, writer: None, flow, queued: false, deadline: None };
         connection.trace(Presence::Begins);
         let id = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -174,15 +125,11 @@ impl Table {
         id
     }
 
-    /// Removes a connection and returns its socket.
-    pub(crate) fn remove(&mut self, id: ConnectionId) -> Option<tcp::Socket<'static>> {
-        let mut connection = self.slots[id].take()?;
+    /// Removes a connection.
+    pub(crate) fn remove(&mut self, id: ConnectionId) {
+        let Some(connection) = self.slots[id].take() else { return };
         connection.trace(Presence::Ends);
         self.spare -= connection.spare;
-        if let Some(place) = connection.time_wait {
-            self.time_wait.remove(&place);
-            self.time_wait_spare -= connection.spare;
-        }
         if self.find(connection.ends) == Some(id) {
             self.by_ends.remove(&connection.ends);
         }
@@ -190,29 +137,13 @@ impl Table {
             self.deadlines.remove(&(deadline, id));
         }
         self.free.push(id);
-        match connection.sockets.remove(connection.handle) {
-            Socket::Tcp(socket) => Some(socket),
-            _ => None,
-        }
     }
 
-    /// Notes that a connection is in TIME-WAIT.
-    pub(crate) fn rest(&mut self, id: ConnectionId) {
-        if let Some(connection) = &mut self.slots[id]
-            && connection.time_wait.is_none()
-            && connection.spare > 0
-        {
-            connection.time_wait = Some(self.rested);
-            self.time_wait.insert(self.rested, id);
-            self.rested += 1;
-            self.time_wait_spare += connection.spare;
+    /// Notes that a connection has no buffers any more: it is in TIME-WAIT.
+    pub(crate) fn return_spare(&mut self, id: ConnectionId) {
+        if let Some(connection) = &mut self.slots[id] {
+            self.spare -= core::mem::take(&mut connection.spare);
         }
-    }
-
-    /// The connection that has been in TIME-WAIT longest, but not `newest`, if they use more than `spare_max` bytes of spare memory.
-    pub(crate) fn longest_in_time_wait(&self, newest: ConnectionId, spare_max: usize) -> Option<ConnectionId> {
-        let (_, id) = self.time_wait.first_key_value()?;
-        (self.time_wait_spare > spare_max && *id != newest).then_some(*id)
     }
 
     /// Lets another connection have the ends of this one, which receives nothing any more.
@@ -318,14 +249,25 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Congestion;
-    use alloc::vec;
+    use core::time::Duration;
+    use glass_lib_tcp::Settings;
+    use glass_lib_tcp::congestion::Kind;
+    use smoltcp::wire::IpAddress;
 
     fn insert(table: &mut Table, port: u16, spare: usize) -> ConnectionId {
-        let buffer = || tcp::SocketBuffer::new(vec![0]);
+        let settings = Settings {
+            receive_bytes: 1,
+            send_bytes: 1,
+            segment_bytes: 1460,
+            congestion: Kind::NewReno,
+            open_timeout: Duration::from_secs(1),
+            peer_timeout: Duration::from_secs(1),
+            ack_delay: Duration::ZERO,
+            seed: 0,
+        };
         let end = |port| IpEndpoint::new(IpAddress::v4(10, 0, 0, 1), port);
         let ends = Ends { local: end(80), remote: end(port) };
-        table.insert(tcp::Socket::new(buffer(), buffer()), spare, Window::new(Congestion::Reno), ends, Role::Owned)
+        table.insert(Tcp::connect(Instant(0), 1, settings), spare, ends, Role::Owned)
     }
 
     #[test]
@@ -337,31 +279,11 @@ mod tests {
         assert_eq!((table.spare_bytes(), table.len()), (107, 2));
         insert(&mut table, 2, 1);
         assert_eq!((table.spare_bytes(), table.len()), (108, 3));
-    }
-
-    #[test]
-    fn the_oldest_connection_in_time_wait_that_has_spare_memory_gives_it_back() {
-        let mut table = Table::default();
-        let ids = [0, 10, 20, 30].map(|spare| insert(&mut table, spare as u16, spare));
-        for id in ids {
-            table.rest(id);
-            table.rest(id);
-        }
-        let newest = ids[3];
-        assert_eq!(
-            (table.longest_in_time_wait(newest, 60), table.longest_in_time_wait(newest, 59)),
-            (None, Some(ids[1]))
-        );
-        table.remove(ids[1]);
-        assert_eq!(
-            (table.longest_in_time_wait(newest, 50), table.longest_in_time_wait(newest, 49)),
-            (None, Some(ids[2]))
-        );
-        table.remove(ids[2]);
-        assert_eq!(
-            (table.longest_in_time_wait(newest, 0), table.longest_in_time_wait(ids[0], 0)),
-            (None, Some(newest))
-        );
+        table.return_spare(ids[0]);
+        table.return_spare(ids[0]);
+        assert_eq!((table.spare_bytes(), table.len()), (8, 3));
+        table.remove(ids[0]);
+        assert_eq!((table.spare_bytes(), table.len()), (8, 2));
     }
 
     #[test]

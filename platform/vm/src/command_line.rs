@@ -11,6 +11,7 @@ use core::str::FromStr;
 use core::time::Duration;
 use glass_drivers_xen::BlkFeatures;
 use glass_formats::trace::Group;
+use glass_lib_net::Congestion;
 use glass_lib_trace::{LevelFilter, parse_level};
 
 /// The word that [`trace_groups`] reads.
@@ -27,6 +28,8 @@ pub struct CommandLine {
     pub ipv6: Ipv6Addressing,
     /// `dns=ADDRESS[,ADDRESS]`: name servers; without it those of the DHCP server.
     pub name_servers: Vec<IpAddr>,
+    /// `congestion=none|reno|cubic|bbr`: how the network's rate reacts to loss, `cubic` by default.
+    pub congestion: Congestion,
     /// `console=PORT`: which port of the virtio console text goes to, 0 by default.
     pub console_port: u16,
     /// `cpus=NUMBER`: processors of the host, which C programs take for their own.
@@ -107,6 +110,7 @@ impl CommandLine {
             address: Addressing::Dhcp,
             ipv6: Ipv6Addressing::Auto,
             name_servers: Vec::new(),
+            congestion: Congestion::Cubic,
             console_port: 0,
             cpus: None,
             disk_timeout: DISK_TIMEOUT,
@@ -134,6 +138,8 @@ impl CommandLine {
                 line.ipv6 = ipv6;
             } else if let Some(servers) = word.strip_prefix("dns=").and_then(parse_name_servers) {
                 line.name_servers = servers;
+            } else if let Some(congestion) = word.strip_prefix("congestion=").and_then(Congestion::named) {
+                line.congestion = congestion;
             } else if let Some(port) = word.strip_prefix("console=").and_then(parse_port) {
                 line.console_port = port;
             } else if let Some(cpus) = word.strip_prefix("cpus=").and_then(|cpus| cpus.parse().ok()) {
@@ -241,7 +247,7 @@ mod tests {
     #[test]
     fn platform_words_and_arguments_are_told_apart() {
         let line = CommandLine::parse(
-            "ip=10.0.2.15/24,10.0.2.2 dns=10.0.2.3,fec0::3 quiet console=2 cpus=3 disk-timeout=5 log=debug -- --port 8080 a%20b%25 %zz virtio_mmio.device=512@0xfeb00e00:12",
+            "ip=10.0.2.15/24,10.0.2.2 dns=10.0.2.3,fec0::3 congestion=bbr quiet console=2 cpus=3 disk-timeout=5 log=debug -- --port 8080 a%20b%25 %zz virtio_mmio.device=512@0xfeb00e00:12",
         );
         assert_eq!(
             line.address,
@@ -254,6 +260,7 @@ mod tests {
         assert_eq!(line.name_servers, ["10.0.2.3".parse::<IpAddr>().unwrap(), "fec0::3".parse().unwrap()]);
         assert_eq!(line.devices, [MmioDevice { address: 0xfeb0_0e00, interrupt: 12 }]);
         assert_eq!((line.console_port, line.cpus), (2, Some(3)));
+        assert_eq!((line.congestion, CommandLine::parse("").congestion), (Congestion::Bbr, Congestion::Cubic));
         assert_eq!((line.disk_timeout, CommandLine::parse("").disk_timeout), (Duration::from_secs(5), DISK_TIMEOUT));
         assert_eq!(line.log, LevelFilter::DEBUG);
         assert_eq!(line.args, ["--port", "8080", "a b%", "%zz"]);
@@ -305,6 +312,7 @@ mod tests {
             "ip6=10.0.2.15/24",
             "ip=fd00::2/64",
             "dns=10.0.2.3,",
+            "congestion=fast",
             "console=x",
             "console=511",
             "cpus=many",

@@ -59,6 +59,7 @@ where
         address: command_line.address,
         ipv6: command_line.ipv6,
         name_servers: command_line.name_servers,
+        congestion: command_line.congestion,
         console_port: command_line.console_port,
         memory_bytes: heap::total_bytes() as usize,
         disk_timeout: command_line.disk_timeout,

@@ -102,6 +102,9 @@ pub struct Args {
     /// Name servers of the VM [default: those of the DHCP server and of IPv6 routers; with the user network the host's].
     #[arg(long, help_heading = "Network", value_name = "ADDRESS[,ADDRESS]", value_delimiter = ',')]
     dns: Vec<IpAddr>,
+    /// How the VM's TCP reacts to loss: as Linux by default, paced by the measured bandwidth (BBR version 3), or as of 2009 [default: cubic].
+    #[arg(long, help_heading = "Network", value_name = "NAME", value_parser = ["cubic", "bbr", "reno"])]
+    congestion: Option<String>,
     /// Give the service vsock; its clients connect to the unix socket PATH and write `CONNECT PORT` and a line end.
     /// Without PATH, a VM gets a socket whose path is printed. A VM needs the program vhost-device-vsock
     #[arg(long, help_heading = "Network", value_name = "PATH", num_args = 0..=1, require_equals = true)]

@@ -30,7 +30,7 @@ struct Part {
 }
 
 /// First match wins. A prefix stands for the folder itself and everything under it.
-const PARTS: [Part; 25] = [
+const PARTS: [Part; 26] = [
     Part { prefix: "api", may_use: &[], tests_may_use: &[] },
     Part { prefix: "formats", may_use: &[], tests_may_use: &[] },
     Part { prefix: "lib/trace", may_use: &["formats"], tests_may_use: &[] },
@@ -46,6 +46,8 @@ const PARTS: [Part; 25] = [
     Part { prefix: "devices", may_use: &["lib/lock", "lib/jail"], tests_may_use: &["tests"] },
     // A program of the host: of a guest it has the interface between both alone.
     Part { prefix: "vmm", may_use: &["devices", "lib/jail"], tests_may_use: &["tests"] },
+    // A state machine with the types of time and errors, and nothing of a network: any stack and any test can drive it.
+    Part { prefix: "lib/tcp", may_use: &["api"], tests_may_use: &[] },
     Part { prefix: "platform/c-image", may_use: &["platform/vm", "formats"], tests_may_use: &[] },
     Part { prefix: "lib", may_use: &["api", "lib"], tests_may_use: &["formats", "platform/sim"] },
     // What every device shares; the drivers of one bus use it, and not each other.

@@ -16,7 +16,8 @@ const UNSAFE_CRATES: [&str; 8] = [
     "apps/bench-cores",
 ];
 /// Parts whose crates may keep a `sys` module of unsafe code, the only one in the crate.
-const SYS_PARTS: [&str; 11] = [
+const SYS_PARTS: [&str; 12] = [
+    "bench",
     "fuzz",
     "lib/trace",
     "lib/cores",

@@ -9,6 +9,7 @@ mod hostile;
 mod ipv6;
 mod names;
 mod neighbours;
+mod path_mtu;
 mod platform;
 mod recovery;
 mod trace;

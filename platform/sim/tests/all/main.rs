@@ -5,5 +5,6 @@ mod common;
 mod cores;
 mod disk;
 mod network;
+mod paths;
 mod vsock;
 mod world;

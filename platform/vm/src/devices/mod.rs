@@ -27,7 +27,7 @@ use core::time::Duration;
 use glass_drivers_device::{BlockDevice, Driver, IdentityDma, SetupError};
 use glass_drivers_virtio::{Rng, Transport, device};
 use glass_drivers_xen::BlkFeatures;
-use glass_lib_net::Sockets;
+use glass_lib_net::{Congestion, Sockets};
 
 pub use console::SharedConsole;
 
@@ -71,6 +71,8 @@ pub struct Settings {
     pub ipv6: Ipv6Addressing,
     /// Name servers; without one those of the DHCP server and the IPv6 routers.
     pub name_servers: Vec<IpAddr>,
+    /// How the network's rate reacts to loss.
+    pub congestion: Congestion,
     /// The console's port for text.
     pub console_port: u16,
     /// Memory of the machine.

@@ -112,7 +112,8 @@ fn start_stack<N: NetDevice + 'static>(
         Ipv6Addressing::Static { address, prefix_bits, gateway } => Ipv6::Static { address, prefix_bits, gateway },
     };
     let name_servers = settings.name_servers.clone();
-    let config = Config { ipv6, name_servers, ..Config::for_memory(address, settings.memory_bytes) };
+    let congestion = settings.congestion;
+    let config = Config { ipv6, name_servers, congestion, ..Config::for_memory(address, settings.memory_bytes) };
     let secret = (u128::from(random::next()) << 64) | u128::from(random::next());
     match Stack::new(FrameDevice(StackCard(card)), mac, config, secret, clock::now()) {
         Ok(stack) => {

@@ -75,6 +75,7 @@ pub(super) fn check_process(args: &Args) -> Checked<()> {
         (args.ip.is_some(), "--ip", "a process has the host's addresses"),
         (args.ip6.is_some(), "--ip6", "a process has the host's addresses"),
         (!args.dns.is_empty(), "--dns", "a process uses the host's name servers"),
+        (args.congestion.is_some(), "--congestion", "a process has the host's TCP (tcp(7), `tcp_congestion_control`)"),
         (
             args.qemu.print_command,
             "--print-command",

@@ -188,7 +188,13 @@ pub(super) fn kernel_command_line(args: &Args) -> String {
     let trace = args.trace.map_or(String::new(), |groups| format!("trace={} ", groups.names()));
     let log = if args.log == LOG_DEFAULT { String::new() } else { format!("log={} ", args.log) };
     let cpus = args.cpus.map_or(String::new(), |cpus| format!("cpus={cpus} "));
-    format!("{trace}{log}{cpus}{}{ip}{ip6}{dns}{}", disk_words(args), service_words(args))
+    let (disk, congestion) = (disk_words(args), congestion_words(args));
+    format!("{trace}{log}{cpus}{disk}{ip}{ip6}{dns}{congestion}{}", service_words(args))
+}
+
+/// The words for the platform about TCP.
+pub(super) fn congestion_words(args: &Args) -> String {
+    args.congestion.as_ref().map_or(String::new(), |name| format!("congestion={name} "))
 }
 
 /// The words for the platform about disks.

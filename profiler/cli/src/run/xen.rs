@@ -64,11 +64,9 @@ fn configuration(args: &Args, image: &Path, disk: Option<&Path>, name: &str) -> 
     let servers = args.dns.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(",");
     let dns = if servers.is_empty() { String::new() } else { format!("dns={servers} ") };
     let log = if args.log == LOG_DEFAULT { String::new() } else { format!("log={} ", args.log) };
-    writeln!(
-        text,
-        "extra = {}",
-        quoted(&format!("{log}{}{ip}{ip6}{dns}{}", qemu::disk_words(args), qemu::service_words(args)))?
-    )?;
+    let (disk, congestion) = (qemu::disk_words(args), qemu::congestion_words(args));
+    let words = format!("{log}{disk}{ip}{ip6}{dns}{congestion}{}", qemu::service_words(args));
+    writeln!(text, "extra = {}", quoted(&words)?)?;
     Ok(text)
 }
 
@@ -100,7 +98,7 @@ mod tests {
     #[test]
     fn a_domain_has_what_the_options_request() {
         let args = args(
-            "queue --xen --memory 100M --cores 2 --disk d --disk-timeout 7 --ip 10.0.0.2/24 --dns 10.0.0.1 --log info -- --name a%b",
+            "queue --xen --memory 100M --cores 2 --disk d --disk-timeout 7 --ip 10.0.0.2/24 --dns 10.0.0.1 --congestion bbr --log info -- --name a%b",
         );
         let text = configuration(&args, Path::new("/images/queue"), Some(Path::new("/dev/vg/queue")), "queue").unwrap();
         for line in [
@@ -110,7 +108,7 @@ mod tests {
             "vcpus = 2",
             "disk = [\"format=raw,vdev=xvda,access=rw,target=/dev/vg/queue\"]",
             "vif = [\"\"]",
-            "extra = \"log=info disk-timeout=7 ip=10.0.0.2/24 dns=10.0.0.1 -- --name a%25b\"",
+            "extra = \"log=info disk-timeout=7 ip=10.0.0.2/24 dns=10.0.0.1 congestion=bbr -- --name a%25b\"",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in {text}");
         }

@@ -41,7 +41,9 @@ impl phy::TxToken for Transmit {
         let mut frame = vec![0; len];
         let result = write(&mut frame);
         // A frame longer than the MTU is cut into segments that fit it; others are not.
-        let headers_bytes = if frame[12..14] == [0x86, 0xdd] { 40 + 20 } else { 20 + 20 };
+        let ip_bytes = if frame[12..14] == [0x86, 0xdd] { 40 } else { 20 };
+        let tcp_bytes = frame.get(14 + ip_bytes + 12).map_or(0, |byte| usize::from(byte >> 4) * 4);
+        let headers_bytes = ip_bytes + tcp_bytes;
         let segment_bytes = self.1.segmentation_offload_size.map(|bytes| usize::from(bytes.get()));
         assert!(len <= 1514 || segment_bytes == Some(1500 - headers_bytes), "{len} bytes in {segment_bytes:?}");
         self.0.borrow_mut().push_back(frame);

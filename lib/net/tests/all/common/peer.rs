@@ -64,6 +64,11 @@ impl Peer {
         bytes
     }
 
+    /// A frame with this data.
+    pub fn frame_of_data(&self, data: &[u8]) -> Vec<u8> {
+        self.frame(TcpControl::Psh, self.seq, Some(self.ack), data)
+    }
+
     pub fn send(&self, wire: &mut Wire, control: TcpControl, seq: TcpSeqNumber, ack: bool, payload: &[u8]) {
         let frame = self.frame(control, seq, ack.then_some(self.ack), payload);
         wire.right.device_mut().incoming.borrow_mut().push_back(frame);

@@ -1,0 +1,11 @@
+//! Tests of lib/tcp: scripts of segments, one for each rule, a model of two ends over a bad network, and one of connections at a bottleneck.
+
+mod bottleneck;
+mod common;
+mod hostile;
+mod model;
+mod paths;
+mod receiving;
+mod sending;
+mod states;
+mod throughput;

@@ -1,0 +1,103 @@
+//! Whole connections over long paths: how much of them they use, with each congestion control.
+
+use crate::common::{Bottleneck, Net, Path, settings};
+use glass_lib_tcp::Settings;
+use glass_lib_tcp::congestion::Kind;
+use std::time::Duration;
+
+const DELAY: Duration = Duration::from_millis(20);
+const TIME: Duration = Duration::from_secs(15);
+/// More than a bandwidth-delay product of all paths, with their queues.
+const BUFFER_BYTES: usize = 8 << 20;
+/// Payload of a segment with timestamps, and its Ethernet frame.
+const SHARE_OF_PAYLOAD: f64 = 1448.0 / 1514.0;
+
+/// What the path does: its rate, its queue in bandwidth-delay products, and of a thousand segments the lost and the late ones.
+#[derive(Debug, Clone, Copy)]
+struct Conditions {
+    mbit: u64,
+    queue: f64,
+    loss: u32,
+    late: u32,
+    /// How long the sender does other things before it receives what has arrived.
+    busy: Duration,
+    seed: u64,
+}
+
+/// 100 Mbit/s with a queue of one bandwidth-delay product.
+const GOOD: Conditions = Conditions { mbit: 100, queue: 1.0, loss: 0, late: 0, busy: Duration::ZERO, seed: 1 };
+
+/// The share of the path that one connection uses from its start on.
+fn share(kind: Kind, conditions: Conditions) -> f64 {
+    let Conditions { mbit, queue, loss, late, busy, seed } = conditions;
+    let path = Path { delay: DELAY, jitter: Duration::ZERO, loss, duplication: 0 };
+    let own = Settings { receive_bytes: BUFFER_BYTES, send_bytes: BUFFER_BYTES, congestion: kind, seed, ..settings() };
+    let mut net = Net::new(seed, path, [own, own]);
+    (net.frame_bytes, net.busy) = (64 << 10, busy);
+    net.bottleneck = Some(Bottleneck::new(mbit * 1_000_000, (2 * DELAY).mul_f64(queue), late));
+    net.send(0);
+    let end = net.now + TIME;
+    let data = vec![7; 256 << 10];
+    let mut received = 0;
+    while net.now < end {
+        if let Some(sender) = net.connection(0) {
+            while sender.space() >= data.len() {
+                sender.write(&data);
+            }
+        }
+        net.step(end);
+        received += net.connection(1).map_or(0, |receiver| receiver.skip(usize::MAX));
+        net.send(1);
+    }
+    received as f64 * 8.0 / TIME.as_secs_f64() / (mbit as f64 * 1e6 * SHARE_OF_PAYLOAD)
+}
+
+#[test]
+fn a_bottleneck_is_filled() {
+    for kind in [Kind::Cubic, Kind::Bbr] {
+        for mbit in [20, 100] {
+            for queue in [0.5, 1.0, 4.0] {
+                let share = share(kind, Conditions { mbit, queue, ..GOOD });
+                assert!(share >= 0.95, "{kind:?} has {share:.3} of {mbit} Mbit/s with a queue of {queue}");
+            }
+        }
+    }
+}
+
+#[test]
+fn random_losses_do_not_slow_bbr_down() {
+    for (loss, least) in [(1, 0.92), (10, 0.9), (30, 0.8)] {
+        for mbit in [20, 100] {
+            for seed in 1..=2 {
+                let share = share(Kind::Bbr, Conditions { mbit, loss, seed, ..GOOD });
+                assert!(share >= least, "{share:.3} of {mbit} Mbit/s with {loss} of 1000 lost and seed {seed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn random_losses_leave_cubic_what_its_formula_has() {
+    for loss in [1, 10, 30] {
+        // RFC 9438, section 5.1: in Reno's region the square root of 3/2 divided by the loss rate, in segments a round trip.
+        let expected = (1500.0 / f64::from(loss)).sqrt() * 1448.0 * 8.0 / 0.04 / (100e6 * SHARE_OF_PAYLOAD);
+        for seed in 1..=2 {
+            let ratio = share(Kind::Cubic, Conditions { loss, seed, ..GOOD }) / expected;
+            assert!((0.75..1.7).contains(&ratio), "{ratio:.2} of the formula with {loss} of 1000 lost and seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn reordering_costs_little() {
+    // A sender that is busy receives what shows a loss and what shows that there was none before it can retransmit. With a tenth of the segments that
+    // happens while its window is small.
+    for (kind, busy_ms, late) in [(Kind::Cubic, 0, 10), (Kind::Cubic, 2, 100), (Kind::Bbr, 0, 10), (Kind::Bbr, 2, 100)]
+    {
+        for seed in 1..=2 {
+            let conditions = Conditions { busy: Duration::from_millis(busy_ms), seed, ..GOOD };
+            let [in_order, reordered] = [0, late].map(|late| share(kind, Conditions { late, ..conditions }));
+            assert!(reordered >= 0.9 * in_order, "{kind:?}: {reordered:.3} instead of {in_order:.3}: {conditions:?}");
+        }
+    }
+}
