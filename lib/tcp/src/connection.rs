@@ -12,9 +12,9 @@ use core::time::Duration;
 use glass_api::Instant;
 
 /// A peer that wants shorter segments does not get them.
-pub(crate) const SEGMENT_BYTES_MIN: u16 = 64;
+const SEGMENT_BYTES_MIN: u16 = 64;
 /// The longest payload that a peer receives which does not say (RFC 9293, section 3.7.1).
-const SEGMENT_BYTES_DEFAULT: u16 = 536;
+pub(crate) const SEGMENT_BYTES_DEFAULT: u16 = 536;
 
 /// What the owner of a connection chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -189,7 +189,7 @@ impl Connection {
             end: None,
             own,
             sender: Sender::new(now, Ring::new(settings.send_bytes), &parts),
-            receiver: Receiver::new(peer, ring, shift, settings.segment_bytes.into()),
+            receiver: Receiver::new(peer, ring, shift, settings.segment_bytes.into(), offer.has_sack),
             shift: offer.shift.unwrap_or(0),
             clocks: offer.timestamps.map(|timestamps| Clocks { recent: timestamps.value, recent_at: now }),
             opening: None,

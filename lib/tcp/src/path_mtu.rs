@@ -1,6 +1,6 @@
 //! How long segments may be on the path: what routers report (RFC 1191, RFC 8201), and what timeouts show where reports are lost (RFC 8899).
 
-use crate::connection::{Connection, SEGMENT_BYTES_MIN};
+use crate::connection::{Connection, SEGMENT_BYTES_DEFAULT};
 use crate::scoreboard::Range;
 use crate::sender::Sender;
 use crate::wire::TIMESTAMP_BYTES;
@@ -33,13 +33,13 @@ impl Sender {
 
 impl Connection {
     /// A router reports that it has dropped the segment with this sequence number, and that it passes segments of at most `bytes`, headers
-    /// of IP and TCP not counted. A report about what is not in flight is forged or late (RFC 5927, section 4.1).
+    /// of IP and TCP not counted; each path passes 536. A report about what is not in flight is forged or late (RFC 5927, section 4.1).
     pub fn limit_segment(&mut self, number: u32, bytes: u16) {
         let position = self.own.nearest(number, self.sender.una);
         if !(self.sender.una..self.sender.next).contains(&position) {
             return;
         }
         let overhead = if self.clocks.is_some() { TIMESTAMP_BYTES as u64 } else { 0 };
-        self.sender.shrink_segment(u64::from(bytes.max(SEGMENT_BYTES_MIN)) - overhead);
+        self.sender.shrink_segment(u64::from(bytes.max(SEGMENT_BYTES_DEFAULT)) - overhead);
     }
 }

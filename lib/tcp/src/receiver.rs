@@ -10,6 +10,9 @@ use glass_api::Instant;
 /// So many segments of a new connection are acknowledged at once, because the peer's window is small.
 const QUICK_SEGMENTS: u8 = 16;
 
+/// So many segments out of order are acknowledged each by itself: a peer that has SACK has seen the hole then, and one report of many blocks is as
+/// good as many reports, and costs one frame.
+const EARLY_REPORTS: u32 = 3;
 /// A window is acknowledged in so many parts at least, each at once, and none longer than two of the longest frames.
 const ACKS_PER_WINDOW: u64 = 8;
 const ACK_BYTES_MAX: u64 = 128 << 10;
@@ -29,6 +32,10 @@ pub struct Receiver {
     end: Option<u64>,
     /// What arrived twice and was not reported.
     duplicate: Option<(u64, u64)>,
+    /// The peer understands SACK.
+    has_sack: bool,
+    /// Segments that have arrived out of order since nothing was missing.
+    out_of_order: u32,
     /// The longest payload of a segment that we receive, and that was received.
     segment_max: u64,
     segment: u64,
@@ -49,7 +56,7 @@ pub fn shift_of(bytes: usize) -> u8 {
 
 impl Receiver {
     /// For a connection whose peer's first sequence number is that of `numbering`, with windows of `shift`.
-    pub fn new(numbering: Numbering, ring: Ring, shift: u8, segment_max: u64) -> Receiver {
+    pub fn new(numbering: Numbering, ring: Ring, shift: u8, segment_max: u64, has_sack: bool) -> Receiver {
         let next = SYN_POSITION + 1;
         // The window of a SYN is never shifted, so it may be smaller than the ring. The next segment announces the rest, no segment of its own.
         let offered = ((ring.limit() as u64) >> shift << shift).min(u64::from(u16::MAX) << shift);
@@ -62,6 +69,8 @@ impl Receiver {
             holes: Holes::default(),
             end: None,
             duplicate: None,
+            has_sack,
+            out_of_order: 0,
             segment_max,
             segment: 1,
             acknowledged: next,
@@ -145,7 +154,9 @@ impl Receiver {
         let count = data.len() as u64;
         let offset = self.ring.len() + (first - self.next) as usize;
         if first > self.next {
-            self.request_ack();
+            self.wants_ack = true;
+            self.is_urgent |= !self.has_sack || self.out_of_order < EARLY_REPORTS;
+            self.out_of_order = self.out_of_order.saturating_add(1);
             if self.holes.contains(first, first + count) {
                 self.duplicate.get_or_insert((first, first + count));
             } else if self.ring.write_at(offset, data) {
@@ -161,6 +172,9 @@ impl Receiver {
         let next = if had_holes { self.holes.advance(first + count) } else { first + count };
         self.ring.extend((next - self.next) as usize);
         self.next = next;
+        if self.holes.is_empty() {
+            self.out_of_order = 0;
+        }
         self.segment = self.segment.max(count.min(self.segment_max));
         // The second segment is acknowledged at once (RFC 9293, section 3.8.6.3), and what fills a hole (RFC 5681, section 4.2).
         if had_holes || self.quick > 0 || self.next - self.acknowledged >= 2 * self.segment {

@@ -2,6 +2,7 @@
 
 mod bottleneck;
 mod common;
+mod hostile;
 mod model;
 mod paths;
 mod receiving;

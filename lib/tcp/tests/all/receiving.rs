@@ -2,7 +2,9 @@
 
 use crate::common::script::{run, run_with};
 use crate::common::settings;
-use glass_lib_tcp::Settings;
+use glass_api::Instant;
+use glass_lib_tcp::wire::Flags;
+use glass_lib_tcp::{HalfOpen, Header, Segment, Settings};
 
 /// Sixteen segments, each acknowledged at once, then none is quick any more.
 const SIXTEEN: &str = "open
@@ -241,4 +243,27 @@ fn there_is_a_bound_on_holes() {
         script += &format!("+0 > . 1:1 ack 1 <sacks {}>\n", blocks.collect::<Vec<_>>().join(" "));
     }
     run(&script);
+}
+
+/// How many of twenty segments behind a hole are answered each by itself, when they arrive before anything else is sent; and of what follows.
+fn early_answers(sack: bool) -> (usize, usize) {
+    let now = Instant(1_000_000_000);
+    let mut syn = Header { seq: 0, flags: Flags::SYN, window: 60_000, ..Header::default() };
+    syn.options.sack_permitted = sack;
+    let mut half_open = HalfOpen::new(now, &syn, 0, settings());
+    half_open.answer(now);
+    let mut connection = half_open.open(now);
+    let mut receive = |seq: u32| {
+        let header = Header { seq, ack: 1, flags: Flags::ACK, window: 60_000, ..Header::default() };
+        connection.receive(now, &Segment { source_port: 1, destination_port: 2, header, payload: &[1; 100] });
+        connection.poll_answer(now).is_some()
+    };
+    let early = (1..=20).filter(|index| receive(1 + 100 * index)).count();
+    let late = std::iter::from_fn(|| connection.poll_transmit(now, 0)).count();
+    (early, late)
+}
+
+#[test]
+fn rfc5681_4_2_and_2018_many_segments_behind_a_hole_are_reported_together_to_a_peer_with_sack() {
+    assert_eq!((early_answers(true), early_answers(false)), ((3, 1), (20, 0)));
 }
