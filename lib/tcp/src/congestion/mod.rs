@@ -1,6 +1,6 @@
 //! Congestion control: how much of a connection's data may be in flight, and how fast it is sent.
 //!
-//! The sender ([`crate::sender`]) finds out what was delivered and what was lost, and how fast; a [`Control`] answers with a window in
+//! The sender (`sender.rs`) finds out what was delivered and what was lost, and how fast; a [`Control`] answers with a window in
 //! bytes and, if it paces, a rate. It sees no sequence numbers and has no clock: each call has the time.
 //!
 //! The order of calls for one acknowledgement: [`Control::on_lost`] for each piece that it shows to be lost, then

@@ -450,6 +450,32 @@ fn acknowledgements_that_arrive_together_widen_the_window() {
 }
 
 #[test]
+fn a_bandwidth_is_forgotten_after_two_cycles() {
+    let mut trace = Trace::cruise();
+    let mut seen = [0; 3];
+    for seen in &mut seen {
+        trace.now = trace.now + 3001 * MS;
+        trace.bbr.model.probe_rtt_min_at = trace.now;
+        // Refill, Up until its plateau, Down, and the round that is still about the probe.
+        trace.rounds(8, RATE / 2);
+        assert_eq!(trace.bbr.state, State::Cruise);
+        *seen = trace.bbr.model.max_bw();
+    }
+    assert_eq!(seen, [RATE, RATE / 2, RATE / 2]);
+}
+
+#[test]
+fn offloads_have_three_quanta_in_flight() {
+    let mut trace = Trace::new();
+    trace.rtt = MS;
+    trace.rounds(8, 5 * RATE);
+    // Less than a millisecond's data in a quantum, but more than the path of a millisecond has.
+    assert_eq!(trace.bbr.model.bdp(5 * RATE, 100), Some(50_000));
+    assert_eq!(trace.bbr.inflight(), 3 * trace.bbr.quantum());
+    assert!(trace.bbr.quantum() > 40_000);
+}
+
+#[test]
 fn the_window_never_falls_below_four_segments() {
     let mut trace = Trace::cruise();
     for _ in 0..100 {
