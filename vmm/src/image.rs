@@ -12,6 +12,7 @@ pub(crate) const CUT_OFF: &str = "the image is cut off: build it again";
 
 /// An ELF file of 64 bits, opened.
 #[derive(Debug)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // there nothing loads it
 pub struct Image {
     pub(crate) file: File,
     /// The physical address at which a VMM enters it (Xen's `public/elfnote.h`, `XEN_ELFNOTE_PHYS32_ENTRY`); `None` if it is no image that boots.
@@ -21,6 +22,7 @@ pub struct Image {
 
 /// Bytes of the file that belong into memory.
 #[derive(Debug)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) struct Segment {
     pub(crate) offset: u64,
     pub(crate) address: u64,

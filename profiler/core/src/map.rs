@@ -227,7 +227,7 @@ impl SymbolMap {
         wanted.map(|function| function.start..function.end).collect()
     }
 
-    /// The addresses of all functions of which `of` knows the name, with what it returns.
+    /// The addresses of all functions with a name for which `of` has a value, and that value.
     pub fn functions_by<T>(&self, of: impl Fn(&str) -> Option<T>) -> Vec<(Range<u64>, T)> {
         let known = self.functions.iter().filter_map(|function| Some((function, of(self.name_of(function))?)));
         known.map(|(function, value)| (function.start..function.end, value)).collect()

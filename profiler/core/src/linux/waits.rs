@@ -30,7 +30,7 @@ pub enum Wait {
     Process,
     /// A signal.
     Signal,
-    /// Someone who continues it: it was stopped by a signal or a debugger.
+    /// To be continued: it was stopped by a signal or a debugger.
     Stopped,
     /// Work: a thread of the kernel.
     Work,

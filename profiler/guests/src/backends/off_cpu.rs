@@ -1,7 +1,7 @@
 //! What the threads of a Linux guest wait for: the stacks of all that do not run, several times a second, read from its RAM. No vCPU is stopped.
 //!
 //! A thread that has not run since it was read last still has the same stack, so only how often it was switched is read of it. Threads of the kernel
-//! count while they run or cannot be interrupted: what they do without work is nobody's wait.
+//! count while they run or cannot be interrupted: without work they keep no program waiting.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -73,7 +73,7 @@ impl OffCpu {
         // Before this process gives up its rights.
         let vmm = pidfd_open(pid, PidfdFlags::empty()).map_err(|_| gone())?;
         let guest = LinuxGuest::of_vmm(vm.pid, &vm.name, access)?;
-        let functions = guest.symbol_map().map(|map| WaitFunctions::of(map)).unwrap_or_default();
+        let functions = guest.symbol_map().map(WaitFunctions::of).unwrap_or_default();
         let mut kernel = Images::default();
         guest.announce(&mut |event| kernel.learn(&event, &mut HostFiles::default()));
         Ok(OffCpu {

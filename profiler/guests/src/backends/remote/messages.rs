@@ -373,6 +373,7 @@ mod tests {
             skid: Skid::NextBlock { has_returned: true, block: Some(u64::MAX) },
             segments: vec![segment; 2],
             task: Some(RawTask { address: 7, bytes: vec![1; 9] }),
+            wait: None,
         };
         vec![
             Report::Attached { vcpus: vec![0, 3], threads: vec![77], memories: 2 },
