@@ -239,16 +239,23 @@ impl Source for OffCpu {
 mod tests {
     use super::*;
 
-    fn task(state: TaskState, is_kernel_thread: bool) -> Task {
-        Task { state, is_kernel_thread, ..Task::default() }
+    fn task(state: TaskState, switches: [u64; 2], is_on_cpu: bool) -> Task {
+        let mut task = Task::default();
+        (task.state, task.switches, task.is_on_cpu) = (state, switches, is_on_cpu);
+        task
     }
 
     #[test]
     fn threads_of_the_kernel_count_while_they_do_something() {
         use TaskState::*;
-        let of = |is_kernel| {
+        let of = |is_kernel_thread| {
+            let is_wanted = |state: &TaskState| {
+                let mut task = task(*state, [0, 0], false);
+                task.is_kernel_thread = is_kernel_thread;
+                is_wanted(&task)
+            };
             let all = [Runnable, Sleeping, Blocked, Stopped, Traced, Idle, Zombie, Dead];
-            all.into_iter().filter(|state| is_wanted(&task(*state, is_kernel))).collect::<Vec<_>>()
+            all.into_iter().filter(is_wanted).collect::<Vec<_>>()
         };
         assert_eq!(of(true), [Runnable, Blocked]);
         assert_eq!(of(false), [Runnable, Sleeping, Blocked, Stopped, Traced, Idle]);
@@ -256,13 +263,13 @@ mod tests {
 
     #[test]
     fn a_thread_that_was_switched_is_read_again() {
-        let before = Task { switches: [3, 4], ..task(TaskState::Sleeping, false) };
+        let before = task(TaskState::Sleeping, [3, 4], false);
         assert!(still_waits(&before, &before));
-        assert!(!still_waits(&before, &Task { switches: [4, 4], ..before.clone() }));
+        assert!(!still_waits(&before, &task(TaskState::Sleeping, [4, 4], false)));
         // It was woken, and waits for a CPU.
-        assert!(!still_waits(&before, &Task { state: TaskState::Runnable, ..before.clone() }));
-        let running = Task { is_on_cpu: true, state: TaskState::Runnable, ..before.clone() };
+        assert!(!still_waits(&before, &task(TaskState::Runnable, [3, 4], false)));
+        let running = task(TaskState::Runnable, [3, 4], true);
         assert!(!still_waits(&before, &running));
-        assert!(still_waits(&running, &Task { switches: [9, 9], ..running.clone() }));
+        assert!(still_waits(&running, &task(TaskState::Runnable, [9, 9], true)));
     }
 }
