@@ -21,6 +21,7 @@
 //! ```text
 //! loop {
 //!     executor.fire_timers(now());
+//!     stack.set_time(now());
 //!     executor.run_ready();
 //!     let progress = stack.poll(now());
 //!     // here: one notify of the device for everything that was queued

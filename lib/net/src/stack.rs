@@ -75,6 +75,11 @@ impl<D: Device> Stack<D> {
         &mut self.device
     }
 
+    /// Sets the time before tasks run: what these do is at this time. Without it, a connection that is opened after a pause counts from the last poll.
+    pub fn set_time(&mut self, now: Instant) {
+        self.shared.state.borrow_mut().now = now;
+    }
+
     /// Sends what sockets have queued, receives frames and wakes tasks; bounded work.
     /// Returns whether a frame was sent or received: if so, run the tasks and poll again before sleeping.
     ///

@@ -251,6 +251,7 @@ impl World {
         }
         for (port, (node, stack)) in self.nodes.iter_mut().enumerate() {
             bury_if_powerless(node);
+            stack.set_time(now);
             busy |= log::on(node, || node.run_cores(now));
             // A task may have cut the power.
             bury_if_powerless(node);

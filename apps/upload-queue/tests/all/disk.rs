@@ -143,7 +143,12 @@ fn uploads_that_were_abandoned_keep_their_places_until_the_disk_has_written_them
             let mut peer = client.connect().await;
             peer.send(put_head(40_000_000)).await;
             // One that gets no place is not read.
-            let _ = client.node.timeout(Duration::from_millis(500), peer.send(content(number, in_flight))).await;
+            let sent = async {
+                peer.send(content(number, in_flight)).await;
+                // It is in the buffer, and has to arrive.
+                client.node.sleep(slow).await;
+            };
+            let _ = client.node.timeout(Duration::from_millis(500), sent).await;
         }
         let bound = (UPLOADS_MAX * CHUNKS_PER_TRANSFER) as u64;
         let writes = disk.counters().writes;

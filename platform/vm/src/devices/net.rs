@@ -134,7 +134,9 @@ impl<N: NetDevice> Network<N> {
 }
 
 impl<N: NetDevice> Driver for Network<N> {
+    /// Comes before the tasks.
     fn poll(&mut self) -> bool {
+        self.stack.set_time((self.now)());
         self.card().poll()
     }
 

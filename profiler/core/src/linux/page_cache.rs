@@ -353,7 +353,7 @@ mod tests {
         // It is being read from the disk; and it goes while it is copied.
         memory.set(DIRECT + (FIRST + 0x31) * 64, 0);
         assert_eq!(word_of(&file, 6), None);
-        for later in 0..12 {
+        for later in 0..10 {
             let memory = example();
             let file = open(&memory);
             memory.set_later(later, DIRECT + FIRST * 64 + 24, OTHER);
