@@ -7,6 +7,7 @@ use crate::outcome::Outcome;
 use crate::run::Run;
 use anyhow::{Context, Result, ensure};
 use glass_profiler_core::files::NoFiles;
+use glass_profiler_core::linux::waits::Wait;
 use glass_profiler_core::model::{Profile, StackEnd, State};
 use glass_profiler_core::recording::{self, Recording};
 use glass_tests::linux_guest::{Guest, Parts, Release, Settings};
@@ -32,7 +33,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const FILE: &str = "off-cpu.glass";
 /// A shell without unwind tables, of which no stack is whole.
 const WITHOUT_TABLES: [&str; 3] = ["sh", "sleep", "dd"];
-const ON_CPU: &str = "[on a CPU]";
 
 /// Measures one guest.
 pub(super) fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
@@ -180,7 +180,9 @@ fn schedstats(guest: &mut Guest) -> Result<Vec<(u32, f64, f64)>> {
 fn share_on_cpu(profile: &Profile, pid: u32) -> f64 {
     let is_on_cpu = |stack: u32| {
         let innermost = profile.stacks.get(stack as usize).and_then(|stack| stack.frames.last());
-        innermost.and_then(|frame| profile.frames.get(*frame as usize)).is_some_and(|frame| frame.function == ON_CPU)
+        innermost
+            .and_then(|frame| profile.frames.get(*frame as usize))
+            .is_some_and(|frame| frame.function == Wait::OnCpu.frame())
     };
     let of_process = profile.samples.iter().filter(|sample| {
         sample.thread.and_then(|thread| profile.threads.get(thread as usize)).is_some_and(|thread| thread.tid == pid)

@@ -9,6 +9,7 @@ use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use glass_api::{Instant, NetError};
 use glass_lib_tcp::congestion::Kind;
+use glass_lib_tcp::wire;
 use glass_lib_tcp::{Connection as Tcp, End, Header, Settings, State as TcpState};
 use glass_lib_trace::{BlockKind, Group, Name, is_on};
 use smoltcp::wire::IpEndpoint;
@@ -24,8 +25,6 @@ const WORTHWHILE_BYTES: usize = 128 << 10;
 const ACK_DELAY: Duration = Duration::from_millis(10);
 /// How long a deadline is postponed that polling did not clear.
 const LATE_WAIT: Duration = Duration::from_millis(1);
-/// Of a header of TCP without options.
-const TCP_BYTES: usize = 20;
 
 /// The sizes of a connection's receive and send buffers, and how much of them is spare memory.
 pub(crate) type Sizes = (usize, usize, usize);
@@ -38,7 +37,7 @@ impl State {
 
     /// What a connection between these ends is made with.
     pub(crate) fn settings(&self, ends: Ends, (receive_bytes, send_bytes, _): Sizes) -> Settings {
-        let segment_bytes = self.mtu.saturating_sub(ip_header_bytes(ends) + TCP_BYTES);
+        let segment_bytes = self.mtu.saturating_sub(ip_header_bytes(ends) + wire::HEADER_BYTES);
         Settings {
             receive_bytes,
             send_bytes,

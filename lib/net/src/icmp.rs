@@ -3,6 +3,7 @@
 use crate::segment::ip_header_bytes;
 use crate::state::State;
 use crate::table::Ends;
+use glass_lib_tcp::wire;
 use smoltcp::wire::{IpAddress, IpEndpoint, IpProtocol, Ipv4Packet, Ipv6Packet};
 
 /// "Destination unreachable" and "fragmentation needed" of ICMP for IPv4; "packet too big" of ICMPv6.
@@ -13,8 +14,6 @@ const HEADER_BYTES: usize = 8;
 /// Each path passes this (RFC 791, RFC 8200); a report of less is not taken at its word.
 const MTU_MIN_V4: u32 = 576;
 const MTU_MIN_V6: u32 = 1280;
-/// Of a header of TCP without options.
-const TCP_BYTES: usize = 20;
 
 /// A report: the ends of the connection, the sequence number of the segment, and the longest packet that the link passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +55,7 @@ impl State {
     pub(crate) fn shorten(&mut self, report: &TooLong) {
         let TooLong { ends, number, mtu } = *report;
         if let Some(id) = self.table.find(ends) {
-            let bytes = (mtu as usize).saturating_sub(ip_header_bytes(ends) + TCP_BYTES);
+            let bytes = (mtu as usize).saturating_sub(ip_header_bytes(ends) + wire::HEADER_BYTES);
             self.tcp(id).limit_segment(number, u16::try_from(bytes).unwrap_or(u16::MAX));
             self.table.touch(id);
         }

@@ -115,8 +115,9 @@ fn last_leaf_of_kvm() -> Option<u32> {
     (signature == KVM_SIGNATURE_EBX).then_some(last)
 }
 
-fn has_kvmclock() -> bool {
-    last_leaf_of_kvm().is_some() && cpuid(KVM_CPUID + 1)[0] & KVM_FEATURE_CLOCK != 0
+/// Whether KVM, as which the hypervisor is known, has the clock.
+fn kvm_has_clock() -> bool {
+    cpuid(KVM_CPUID + 1)[0] & KVM_FEATURE_CLOCK != 0
 }
 
 /// Exact and without waiting.
@@ -168,13 +169,16 @@ fn rates_from_kvm() -> Option<Rates> {
             return Some(Rates { tsc, timer });
         }
     }
-    let reading = if cpuid(KVM_CPUID + 1)[0] & KVM_FEATURE_CLOCK != 0 { read_kvmclock()? } else { return None };
+    if !kvm_has_clock() {
+        return None;
+    }
+    let reading = read_kvmclock()?;
     Some(Rates { tsc: hz_from_pvclock(reading.multiplier, reading.shift)?, timer: None })
 }
 
 /// The host's time of day; `None` without KVM's clock.
 pub fn wall_from_kvm() -> Option<Duration> {
-    if !has_kvmclock() {
+    if last_leaf_of_kvm().is_none() || !kvm_has_clock() {
         return None;
     }
     // SAFETY: KVM writes 12 bytes to a static of that size, once, before the next instruction.

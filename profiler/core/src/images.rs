@@ -29,19 +29,6 @@ pub const KERNEL_NAME: &str = "[kernel]";
 /// Names of images that stand for code of which no image is known.
 const CODE_STAND_INS: [&str; 6] =
     [KERNEL_NAME, "[guest user space]", "[16-bit code]", "[32-bit code]", "[guest]", "[nested guest]"];
-/// The same, and what stands for a wait.
-pub(crate) const STAND_INS: [&str; CODE_STAND_INS.len() + Wait::ALL.len()] = {
-    let mut names = [""; CODE_STAND_INS.len() + Wait::ALL.len()];
-    let mut index = 0;
-    while index < names.len() {
-        names[index] = match index.checked_sub(CODE_STAND_INS.len()) {
-            None => CODE_STAND_INS[index],
-            Some(wait) => Wait::ALL[wait].frame(),
-        };
-        index += 1;
-    }
-    names
-};
 /// What runs below a system call of a process: the index of its image.
 const KERNEL: u32 = 0;
 /// What runs in a guest's processes.
@@ -163,13 +150,18 @@ pub struct Part {
     pub apart_ns: u64,
 }
 
+/// The names of the images that stand for code or for a wait, by their index.
+pub(crate) fn stand_ins() -> impl Iterator<Item = &'static str> {
+    CODE_STAND_INS.into_iter().chain(Wait::ALL.map(Wait::frame))
+}
+
 impl Default for Images {
     fn default() -> Images {
         Images {
             cache: UnwindCache::default(),
             guests: HashMap::new(),
             spaces: HashMap::new(),
-            loaded: STAND_INS.iter().map(|name| Arc::new(Loaded::stand_in(name))).collect(),
+            loaded: stand_ins().map(|name| Arc::new(Loaded::stand_in(name))).collect(),
             processes: HashMap::new(),
             programs: HashMap::new(),
             by_file: HashMap::new(),

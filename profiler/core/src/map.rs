@@ -223,8 +223,8 @@ impl SymbolMap {
 
     /// The addresses of all functions that have one of these names.
     pub fn functions(&self, names: &[&str]) -> Vec<Range<u64>> {
-        let wanted = self.functions.iter().filter(|function| names.contains(&self.name_of(function)));
-        wanted.map(|function| function.start..function.end).collect()
+        let wanted = self.functions_by(|name| names.contains(&name).then_some(()));
+        wanted.into_iter().map(|(range, ())| range).collect()
     }
 
     /// The addresses of all functions with a name for which `of` has a value, and that value.

@@ -221,12 +221,10 @@ impl<W: Write> Recorder<W> {
             }
             None => _ = self.waits.remove(&sample.track),
         }
-        self.progress.samples_taken += 1;
-        self.progress.stacks_broken += u64::from(end != StackEnd::Complete);
         if sample.frozen_ns > 0 {
             self.pauses.add(sample.frozen_ns);
         }
-        self.last_ns = self.last_ns.max(sample.time_ns);
+        self.count(end, sample.time_ns);
         Ok(())
     }
 
@@ -241,10 +239,15 @@ impl<W: Write> Recorder<W> {
         let (callstack, end, state, thread) = (*callstack, *end, *state, *thread);
         let record = SampleRecord { time_ns, track: *number, callstack, end, state, thread, frozen_ns: 0, parts };
         self.writer.sample(&record)?;
+        self.count(end, time_ns);
+        Ok(())
+    }
+
+    /// Counts a sample that was written.
+    fn count(&mut self, end: StackEnd, time_ns: u64) {
         self.progress.samples_taken += 1;
         self.progress.stacks_broken += u64::from(end != StackEnd::Complete);
         self.last_ns = self.last_ns.max(time_ns);
-        Ok(())
     }
 
     /// The number of a stack in the recording; `calls` are innermost first.

@@ -12,7 +12,7 @@ pub(crate) fn start() -> Start {
     Start { now: Instant(0), segment_bytes: SEGMENT, rtt: Some(Duration::from_millis(40)), seed: 1 }
 }
 
-/// An acknowledgement of so many bytes in order, at time 0, in the middle of a round in which the window was used.
+/// An acknowledgement of so many bytes in order, at time 0, within a round in which the window was used.
 pub(crate) fn ack(bytes: u64) -> Ack {
     Ack {
         now: Instant(0),

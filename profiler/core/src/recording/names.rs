@@ -7,7 +7,7 @@ use super::recorded::{NameSource, Place, Recording};
 use crate::debug_files;
 use crate::elf::ImageError;
 use crate::files::FileSource;
-use crate::images::STAND_INS;
+use crate::images::stand_ins;
 use crate::model::{Frame, STACK_ENTRIES_MAX, Stack, StackEnd};
 use crate::symbols::{Location, Symbols};
 
@@ -109,8 +109,8 @@ impl Builder<'_> {
         {
             return locations.clone();
         }
-        if let Some(name) = STAND_INS.iter().find(|name| image.path.strip_prefix('/') == Some(name)) {
-            return vec![Location::of_name(*name)];
+        if let Some(name) = stand_ins().find(|name| image.path.strip_prefix('/') == Some(*name)) {
+            return vec![Location::of_name(name)];
         }
         // Names are written when a recording ends: only one that did not end needs the file.
         if self.recording.is_complete {

@@ -35,7 +35,6 @@ type Key = (u32, u64);
 /// A thread that has a track.
 struct Known {
     track: u32,
-    name: String,
     /// As it was when its stack was read.
     task: Task,
     /// The number of its last sample.
@@ -104,7 +103,7 @@ impl OffCpu {
         let mut still = Vec::new();
         for task in tasks.tasks.into_iter().filter(is_wanted) {
             let known = self.threads.get_mut(&(task.tid, task.start_ns));
-            match known.filter(|known| known.name == task.name) {
+            match known.filter(|known| known.task.name == task.name) {
                 Some(known) if still_waits(&known.task, &task) => {
                     known.round = self.round;
                     still.push((known.track, known.number));
@@ -142,16 +141,13 @@ impl OffCpu {
         let (next, round) = (self.tracks, self.round);
         let known = self.threads.entry((task.tid, task.start_ns)).or_insert_with(|| Known {
             track: next,
-            name: String::new(),
             task: Task::default(),
             number: 0,
             round,
         });
-        if known.track == next {
-            self.tracks += 1;
-        }
-        if known.name != task.name {
-            known.name.clone_from(&task.name);
+        let is_new = known.track == next;
+        self.tracks += u32::from(is_new);
+        if is_new || known.task.name != task.name {
             let name = self.guest.shown_name(&task);
             sink(Event::Track { track: known.track, guest: GUEST, id: task.tid.into(), name });
         }

@@ -141,6 +141,11 @@ impl Outside {
             _ => format!("[file {inode}]"),
         }
     }
+
+    /// What a thread is called: its name, or its number.
+    fn thread_name(&self, tid: u32, name: String) -> String {
+        if self.settings.without_names { format!("thread {tid}") } else { name }
+    }
 }
 
 /// The processes that samples have named until now.
@@ -198,7 +203,7 @@ impl Processes {
 
     /// What a task is called, if names may be shown.
     pub(crate) fn shown_name(&self, task: &Task) -> String {
-        if self.outside.settings.without_names { format!("thread {}", task.tid) } else { task.name.clone() }
+        self.outside.thread_name(task.tid, task.name.clone())
     }
 
     /// The kernel's address space, for one walk.
@@ -254,9 +259,7 @@ impl Processes {
         let task = sample.task.take();
         let found = task.and_then(|task| Some((task.address, self.types.tasks.identity(&task.bytes)?)));
         if let Some((address, mut identity)) = found {
-            if self.outside.settings.without_names {
-                identity.name = format!("thread {}", identity.tid);
-            }
+            identity.name = self.outside.thread_name(identity.tid, identity.name);
             let memory = self.memory.clone();
             let space = self.kernel.space(&memory);
             let mut process = self.thread(&space, address, &identity, sample.time_ns, sink);
@@ -307,7 +310,7 @@ impl Processes {
         let address = *self.stacks.get(&stack)?;
         let next = Task::read(space, address, &self.types.tasks).filter(|next| next.stack == stack)?;
         let Task { tid, pid, start_ns, mm, .. } = next;
-        let name = if self.outside.settings.without_names { format!("thread {tid}") } else { next.name };
+        let name = self.outside.thread_name(tid, next.name);
         Some((address, Identity { tid, pid, name, start_ns, mm }))
     }
 
