@@ -41,5 +41,5 @@ pub use net::{
     check_host_name,
 };
 pub use platform::{Console, MemoryUse, Platform, Random};
-pub use spawn::{Cancelled, JoinHandle, JoinTask, Spawn, SpawnError};
+pub use spawn::{Cancelled, JoinHandle, JoinTask, Panicked, Spawn, SpawnError};
 pub use wall::{HttpDate, WallSource, WallTime};

@@ -330,6 +330,10 @@ pub enum NetError {
     NameServerFailed,
     /// The network has no name server.
     NoNameServer,
+    /// A secure connection was refused, by us or by the peer; the text states why.
+    Tls(&'static str),
+    /// The peer ended a secure connection without announcing it: what was received may not be all.
+    Truncated,
     /// An error of the host's network; the number is its errno.
     Host(i32),
 }
@@ -357,6 +361,8 @@ impl fmt::Display for NetError {
             NetError::NoAddress => write!(f, "this name has no address of a host"),
             NetError::NameServerFailed => write!(f, "the name server failed to find out the address: try again later"),
             NetError::NoNameServer => write!(f, "there is no name server: start the service with --dns ADDRESS"),
+            NetError::Tls(reason) => write!(f, "TLS: {reason}"),
+            NetError::Truncated => write!(f, "the peer's data ended without `close_notify`: some may be missing"),
             NetError::Host(errno) => write!(f, "the host's network reported error {errno}"),
         }
     }

@@ -44,6 +44,26 @@ pub trait Platform: Cores {
 
     /// How much memory the service uses.
     fn memory(&self) -> MemoryUse;
+
+    /// Which copy of a VM this is (`glass run --from`): 0 in a service that was started, another number in each copy of its VM. It changes while the
+    /// service waits. Random numbers of a copy are its own from its first moment on; what the service has made of earlier ones is the same in all
+    /// copies, so a service that has keys, tokens or names of itself compares this number before it uses them, and makes new ones.
+    ///
+    /// ```
+    /// # use glass_api::{Platform, Random};
+    /// struct Token { generation: u64, bytes: [u8; 32] }
+    ///
+    /// fn token<'a>(platform: &impl Platform, token: &'a mut Token) -> &'a [u8; 32] {
+    ///     if token.generation != platform.generation() {
+    ///         token.generation = platform.generation();
+    ///         platform.fill_random(&mut token.bytes);
+    ///     }
+    ///     &token.bytes
+    /// }
+    /// ```
+    fn generation(&self) -> u64 {
+        0
+    }
 }
 
 /// Memory of a service: the heap of a VM, the resident memory of a process.

@@ -1,6 +1,7 @@
 //! Tasks that run beside each other on one core.
 
 use alloc::rc::Rc;
+use alloc::string::String;
 use core::fmt;
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -9,8 +10,8 @@ use core::task::{Context, Poll};
 pub trait Spawn {
     /// Runs `task` until it ends. `name` is what traces and profiles call it.
     ///
-    /// Dropping the handle detaches the task. A panic in a task ends the whole service. When `serve` returns, tasks that
-    /// still run are abandoned, without their destructors.
+    /// Dropping the handle detaches the task. A panic in a task ends the whole service, unless it is [contained](Spawn::contain). When
+    /// `serve` returns, tasks that still run are abandoned, without their destructors.
     ///
     /// ```
     /// # use glass_api::{Cancelled, Spawn, SpawnError};
@@ -27,6 +28,26 @@ pub trait Spawn {
         name: &'static str,
         task: impl Future<Output = T> + 'static,
     ) -> Result<JoinHandle<T>, SpawnError>;
+
+    /// `task`, whose panic is its value in a process and in a simulation: the service continues. **In a VM a panic ends the service**
+    /// as any other does, with a crash report; `glass run --restart` starts it again.
+    ///
+    /// Message and place of the panic are printed once, on standard error. The trace counts it as `panics contained`, and has a
+    /// warning with the task and the place.
+    ///
+    /// What `task` owns is dropped, and what it had borrowed is free again (`RefCell`, the locks of `sync`), but **what it was
+    /// changing stays as it is then**. So contain what shares nothing that a half done change would break. A panic in a destructor during the
+    /// unwinding ends the process; so does any panic of a program that is built with `panic = "abort"`.
+    ///
+    /// ```
+    /// # use glass_api::{Cores, SpawnError};
+    /// /// Whether a hook, which may panic, has run to its end.
+    /// async fn call(platform: impl Cores, hook: impl Future<Output = ()> + 'static) -> Result<bool, SpawnError> {
+    ///     let task = platform.spawn("hook", platform.contain(hook))?;
+    ///     Ok(matches!(task.await, Ok(Ok(()))))
+    /// }
+    /// ```
+    fn contain<F: Future>(&self, task: F) -> impl Future<Output = Result<F::Output, Panicked>> + use<Self, F>;
 }
 
 /// A task that was spawned: await it for its value, or [`JoinHandle::cancel`] it. Dropping it does neither.
@@ -89,6 +110,23 @@ impl fmt::Display for Cancelled {
 }
 
 impl core::error::Error for Cancelled {}
+
+/// The panic of a contained task: [`Spawn::contain`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Panicked {
+    /// The message of the panic.
+    pub message: String,
+    /// File, line and column, as in `src/lib.rs:7:5`.
+    pub place: String,
+}
+
+impl fmt::Display for Panicked {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "a panic at {}: {}", self.place, self.message)
+    }
+}
+
+impl core::error::Error for Panicked {}
 
 /// The executor already has its maximum number of tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! `boot`: from the start of `glass run IMAGE` to the first byte of an HTTP answer, by our own VMM and by QEMU, in turn with a lower bound for the
-//! latter, QEMU alone with the same devices and image, which never runs the guest and quits immediately, and with the service as a process.
+//! latter, QEMU alone with the same devices and image, which never runs the guest and quits immediately, and with the service as a process. QEMU for AArch64
+//! runs images for that processor, where they are built.
 
 use crate::figure::Figure;
 use crate::outcome::{Outcome, in_turn};
@@ -33,6 +34,8 @@ enum Runner {
     Own,
     /// QEMU, under KVM or without.
     Qemu(World),
+    /// QEMU for AArch64.
+    Aarch64,
     /// No VM.
     Process,
 }
@@ -53,7 +56,7 @@ impl Runner {
     fn kinds(self) -> &'static [Kind] {
         match self {
             Runner::Own => &[Kind::Hello, Kind::Queue],
-            Runner::Qemu(_) => &[Kind::Hello, Kind::Queue, Kind::StartAndQuit],
+            Runner::Qemu(_) | Runner::Aarch64 => &[Kind::Hello, Kind::Queue, Kind::StartAndQuit],
             Runner::Process => &[Kind::Hello],
         }
     }
@@ -64,6 +67,7 @@ impl Runner {
             Runner::Own => "boot.own".to_owned(),
             Runner::Qemu(World::Kvm) => "boot.qemu".to_owned(),
             Runner::Qemu(world) => format!("boot.qemu.{world}"),
+            Runner::Aarch64 => "boot.qemu.aarch64".to_owned(),
             Runner::Process => "boot.process".to_owned(),
         }
     }
@@ -72,7 +76,7 @@ impl Runner {
     fn options(self) -> Vec<&'static str> {
         match self {
             Runner::Own => vec!["--accel", "kvm", "--vmm", "own"],
-            Runner::Qemu(World::Tcg) => vec!["--accel", "tcg", "--vmm", "qemu"],
+            Runner::Qemu(World::Tcg) | Runner::Aarch64 => vec!["--accel", "tcg", "--vmm", "qemu"],
             Runner::Qemu(_) => vec!["--accel", "kvm", "--vmm", "qemu"],
             Runner::Process => vec!["--platform", "linux"],
         }
@@ -94,7 +98,11 @@ pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
     let folder = Folder::new("bench-boot")?;
     let worlds = outcome.available([World::Kvm, World::Tcg]);
     let own = worlds.contains(&World::Kvm).then_some(Runner::Own);
-    let runners = own.into_iter().chain(worlds.into_iter().map(Runner::Qemu)).chain([Runner::Process]);
+    let aarch64 = has_aarch64().then_some(Runner::Aarch64);
+    if aarch64.is_none() {
+        outcome.note("AArch64 skipped: there is no qemu-system-aarch64, or no image for it");
+    }
+    let runners = own.into_iter().chain(worlds.into_iter().map(Runner::Qemu)).chain(aarch64).chain([Runner::Process]);
     let cases: Vec<(Runner, Kind)> =
         runners.flat_map(|runner| runner.kinds().iter().map(move |kind| (runner, *kind))).collect();
     let measure = |index: usize| {
@@ -103,9 +111,15 @@ pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
         Ok(time.as_secs_f64() * 1000.0)
     };
     in_turn(outcome, cases.len(), ROUNDS, run, measure, |outcome, samples| add(outcome, &cases, samples))?;
-    outcome.note("first_byte: from the start of `glass run` to the first byte of the answer; network: the default one (user), which is passt for our own VMM and QEMU's own for QEMU; the queue's disk is new in each boot, so its formatting counts");
+    outcome.note("first_byte: from the start of `glass run` to the first byte of the answer; network: the default one (user), each VMM's own; the queue's disk is new in each boot, so its formatting counts");
     outcome.note("start_and_quit: QEMU as `glass run` starts it for hello, which quits before the guest runs; a figure of the VM under KVM has no world in its name");
     Ok(())
+}
+
+/// Whether images for AArch64 are built and can be run.
+fn has_aarch64() -> bool {
+    let is_built = |service: &&str| programs::image(service).is_some();
+    programs::on_aarch64(|| programs::has_qemu() && ["hello", "upload-queue"].iter().all(is_built))
 }
 
 /// Figures of all cases; `samples` by case.
@@ -117,16 +131,13 @@ fn add(outcome: &mut Outcome, cases: &[(Runner, Kind)], samples: &[Vec<f64>]) {
     for ((runner, kind), samples) in cases.iter().copied().zip(samples) {
         let peer = match (runner, kind) {
             (Runner::Own, kind) => median((Runner::Qemu(World::Kvm), kind)).map(|median| ("QEMU", median)),
-            (Runner::Qemu(_), Kind::Hello | Kind::Queue) => {
+            (Runner::Qemu(_) | Runner::Aarch64, Kind::Hello | Kind::Queue) => {
                 median((runner, Kind::StartAndQuit)).map(|median| ("start and quit of QEMU", median))
             }
             _ => None,
         };
         let figure = Figure::of(&format!("{}.{}", runner.prefix(), kind.figure()), "ms", samples);
-        outcome.add(figure.map(|figure| match peer {
-            Some((name, median)) => figure.against(name, median),
-            None => figure,
-        }));
+        outcome.add(figure.map(|figure| figure.beside(peer)));
     }
 }
 
@@ -151,7 +162,11 @@ fn measure(runner: Runner, kind: Kind, folder: &Folder) -> Result<Duration> {
 /// `glass run` of a service.
 fn command(runner: Runner, service: &str) -> Result<Command> {
     let mut command = Command::new(programs::built("glass").context("glass is not built")?);
-    let program = if runner == Runner::Process { programs::built(service) } else { programs::image(service) };
+    let program = match runner {
+        Runner::Process => programs::built(service),
+        Runner::Aarch64 => programs::on_aarch64(|| programs::image(service)),
+        Runner::Own | Runner::Qemu(_) => programs::image(service),
+    };
     command.arg("run").arg(program.with_context(|| format!("{service} is not built"))?).args(runner.options());
     Ok(command)
 }
@@ -180,7 +195,7 @@ fn queue(runner: Runner, port: u16, disk: &Path) -> Result<Command> {
 }
 
 /// Boots the image until the service answers.
-fn first_byte(glass_run: &mut Command, port: u16, folder: &Folder) -> Result<Duration> {
+pub fn first_byte(glass_run: &mut Command, port: u16, folder: &Folder) -> Result<Duration> {
     let begin = Instant::now();
     let mut process = Process::spawn(glass_run, &folder.file("boot.log"))?;
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -195,7 +210,7 @@ fn first_byte(glass_run: &mut Command, port: u16, folder: &Folder) -> Result<Dur
 }
 
 /// One connection, one request; the time at which its answer started, if it arrived.
-fn attempt(address: SocketAddr, begin: Instant) -> Option<Duration> {
+pub fn attempt(address: SocketAddr, begin: Instant) -> Option<Duration> {
     let Ok(mut stream) = TcpStream::connect_timeout(&address, ATTEMPT) else {
         std::thread::sleep(Duration::from_millis(1));
         return None;
@@ -242,10 +257,11 @@ mod tests {
     #[test]
     fn boots_stand_beside_qemu() {
         let mut outcome = Outcome::default();
-        let runners = [Runner::Own, Runner::Qemu(World::Kvm), Runner::Qemu(World::Tcg), Runner::Process];
-        let cases: Vec<_> =
-            runners.into_iter().flat_map(|runner| runner.kinds().iter().map(move |kind| (runner, *kind))).collect();
-        let samples: Vec<Vec<f64>> = [6.0, 8.0, 30.0, 40.0, 20.0, 30.0, 50.0, 25.0, 3.0].map(|ms| vec![ms]).into();
+        let qemu = [World::Kvm, World::Tcg].map(Runner::Qemu);
+        let runners = [Runner::Own].into_iter().chain(qemu).chain([Runner::Aarch64, Runner::Process]);
+        let cases: Vec<_> = runners.flat_map(|runner| runner.kinds().iter().map(move |kind| (runner, *kind))).collect();
+        let times = [6.0, 8.0, 30.0, 40.0, 20.0, 30.0, 50.0, 25.0, 60.0, 90.0, 30.0, 3.0];
+        let samples: Vec<Vec<f64>> = times.map(|ms| vec![ms]).into();
         add(&mut outcome, &cases, &samples);
         let figures: Vec<_> = outcome.figures.iter().map(|figure| (figure.figure.as_str(), figure.ratio)).collect();
         assert_eq!(
@@ -259,6 +275,9 @@ mod tests {
                 ("boot.qemu.tcg.hello_first_byte_ms", Some(1.2)),
                 ("boot.qemu.tcg.queue_first_byte_ms", Some(2.0)),
                 ("boot.qemu.tcg.start_and_quit_ms", None),
+                ("boot.qemu.aarch64.hello_first_byte_ms", Some(2.0)),
+                ("boot.qemu.aarch64.queue_first_byte_ms", Some(3.0)),
+                ("boot.qemu.aarch64.start_and_quit_ms", None),
                 ("boot.process.hello_first_byte_ms", None),
             ]
         );

@@ -57,10 +57,7 @@ fn add(outcome: &mut Outcome, worlds: &[World], results: &[Vec<Value>]) {
             let values: Vec<f64> = samples(part).iter().map(|value| value / divisor).collect();
             let figure = Figure::of(&name, unit, &values);
             let peer = peer.and_then(|peer| Some((peer, Summary::of(&samples(peer))?.median / divisor)));
-            outcome.add(figure.map(|figure| match peer {
-                Some((peer, median)) => figure.against(peer, median),
-                None => figure,
-            }));
+            outcome.add(figure.map(|figure| figure.beside(peer)));
         }
     }
 }

@@ -1,7 +1,9 @@
 //! `disk`: how fast a disk is read and written, for `bench-disk` on each platform and for fio on the same file, alternating in the
 //! same run.
 
+use crate::Part;
 use crate::figure::Figure;
+use crate::network::VMMS;
 use crate::outcome::Outcome;
 use crate::peers::linux::{self, Contents, LinuxGuest};
 use crate::run::Run;
@@ -96,8 +98,44 @@ fn cells(run: &Run) -> Vec<Cell> {
     run.size(cells, short.into())
 }
 
-/// Measures; contestants that this machine lacks are left out with a note.
-pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
+/// The parts, by name.
+pub const PARTS: [Part; 2] = [("peers", peers), ("vmms", vmms)];
+
+/// Our own VMM beside QEMU with `glass disk`, each as `glass run` starts it.
+fn vmms(outcome: &mut Outcome, run: &Run) -> Result<()> {
+    if let Some(reason) = World::Kvm.obstacle() {
+        outcome.skip(reason);
+        return Ok(());
+    }
+    let folder = Folder::new("bench-disk")?;
+    let disk = full_disk(&folder, run.size(DISK_BYTES, DISK_BYTES_SHORT))?;
+    let mut ratios = Vec::new();
+    let cells = cells(run);
+    for (index, cell) in cells.iter().enumerate() {
+        let mut samples = VMMS.map(|_| Vec::new());
+        for round in run.part(index, cells.len()).rounds(ROUNDS) {
+            for contestant in turn(VMMS.len(), round) {
+                let vmm = VMMS[contestant];
+                let value = service(World::Kvm, &["--vmm", vmm], cell, &disk, &folder);
+                samples[contestant].push(value.with_context(|| format!("{vmm}, {}", cell.name()))?);
+            }
+        }
+        let qemu = Summary::of(&samples[0]).map(|summary| (VMMS[0], summary.median));
+        for (vmm, samples) in VMMS.iter().zip(&samples) {
+            let figure = Figure::of(&format!("disk.vmm.{vmm}.{}_mb_s", cell.name()), "MB/s", samples);
+            let figure = figure.map(|figure| figure.beside(qemu.filter(|(peer, _)| peer != vmm)));
+            ratios.extend(figure.as_ref().and_then(|figure| figure.ratio));
+            outcome.add(figure);
+        }
+        run.figures(outcome);
+    }
+    outcome.add(Figure::of("disk.vmm.own.geomean", "of QEMU", geometric_mean(&ratios).as_slice()));
+    outcome.note("the same image by our own VMM and by QEMU with `glass disk`; a VM is booted for each turn, and the boot is not part of the time");
+    Ok(())
+}
+
+/// Measures beside fio; contestants that this machine lacks are left out with a note.
+fn peers(outcome: &mut Outcome, run: &Run) -> Result<()> {
     let folder = Folder::new("bench-disk")?;
     let bytes = run.size(DISK_BYTES, DISK_BYTES_SHORT);
     let disk = full_disk(&folder, bytes)?;
@@ -143,7 +181,8 @@ pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
                     // A process always uses the page cache.
                     Some(World::Process) if cell.is_direct => {}
                     Some(world) => samples[contestant].push(
-                        service(*world, cell, &disk, &folder).with_context(|| format!("{world}, {}", cell.name()))?,
+                        service(*world, &[], cell, &disk, &folder)
+                            .with_context(|| format!("{world}, {}", cell.name()))?,
                     ),
                     None if has_fio => floor.push(fio(cell, &disk).with_context(|| format!("fio, {}", cell.name()))?),
                     None => {}
@@ -158,10 +197,7 @@ pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
                 _ => native.map(|native| ("fio", native)),
             };
             let figure = Figure::of(&format!("disk.{world}.{}_mb_s", cell.name()), "MB/s", samples);
-            let figure = figure.map(|figure| match peer {
-                Some((name, median)) => figure.against(name, median),
-                None => figure,
-            });
+            let figure = figure.map(|figure| figure.beside(peer));
             ratios.extend(figure.as_ref().and_then(|figure| figure.ratio));
             outcome.add(figure);
         }
@@ -194,8 +230,8 @@ fn full_disk(folder: &Folder, bytes: usize) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Megabytes per second of `bench-disk`.
-fn service(world: World, cell: &Cell, disk: &Path, folder: &Folder) -> Result<f64> {
+/// Megabytes per second of `bench-disk`, with these options of `glass run`.
+fn service(world: World, options: &[&str], cell: &Cell, disk: &Path, folder: &Folder) -> Result<f64> {
     let mut command = match world {
         World::Process => {
             let mut command = Command::new(programs::built("bench-disk").context("bench-disk is not built")?);
@@ -206,7 +242,7 @@ fn service(world: World, cell: &Cell, disk: &Path, folder: &Folder) -> Result<f6
             let image = programs::image("bench-disk").context("the image of bench-disk is not built")?;
             let mut run = Command::new(programs::built("glass").context("glass is not built")?);
             run.arg("run").arg(image).args(["--accel", &world.to_string(), "--memory", "128", "--disk"]).arg(disk);
-            run.args(direct(cell.is_direct)).arg("--").args(cell.service_arguments());
+            run.args(options).args(direct(cell.is_direct)).arg("--").args(cell.service_arguments());
             run
         }
     };

@@ -46,6 +46,14 @@ impl Figure {
         self.ratio = (value > 0.0).then(|| rounded(self.value / value));
         self
     }
+
+    /// The same, if there is a peer: its name, and its median.
+    pub fn beside(self, peer: Option<(&str, f64)>) -> Figure {
+        match peer {
+            Some((name, value)) => self.against(name, value),
+            None => self,
+        }
+    }
 }
 
 /// Four significant digits: more would be noise.

@@ -4,12 +4,14 @@
 //! [`run`], prints the table and writes the JSON.
 #![deny(unsafe_code)]
 
+mod agent;
 mod block;
 mod boot;
 mod console;
 mod cores;
 mod disk;
 pub mod figure;
+mod fork;
 mod idle;
 mod linux;
 mod load;
@@ -24,8 +26,10 @@ pub mod run;
 mod sampling;
 mod size;
 pub mod statistics;
+mod store;
 #[allow(unsafe_code)] // Two `ioctl`s.
 mod sys;
+mod tls;
 mod tracing;
 mod transfer;
 mod vsock;
@@ -56,12 +60,14 @@ impl Benchmark {
 }
 
 /// All of them.
-pub const BENCHMARKS: [Benchmark; 17] = [
+pub const BENCHMARKS: [Benchmark; 21] = [
     Benchmark { name: "boot", parts: &[("", boot::run)] },
+    Benchmark { name: "fork", parts: &[("", fork::run)] },
     Benchmark { name: "platform", parts: &platform::PARTS },
     Benchmark { name: "queue", parts: &transfer::PARTS },
     Benchmark { name: "network", parts: &network::PARTS },
-    Benchmark { name: "disk", parts: &[("", disk::run)] },
+    Benchmark { name: "disk", parts: &disk::PARTS },
+    Benchmark { name: "store", parts: &[("", store::run)] },
     Benchmark { name: "console", parts: &[("", console::run)] },
     Benchmark { name: "idle", parts: &[("", idle::run)] },
     Benchmark { name: "sampling", parts: &sampling::PARTS },
@@ -74,6 +80,8 @@ pub const BENCHMARKS: [Benchmark; 17] = [
     Benchmark { name: "web", parts: &web::PARTS },
     Benchmark { name: "vsock", parts: &[("", vsock::run)] },
     Benchmark { name: "linux", parts: &linux::PARTS },
+    Benchmark { name: "tls", parts: &[("", tls::run)] },
+    Benchmark { name: "agent", parts: &[("", agent::run)] },
 ];
 
 /// One part of one benchmark.

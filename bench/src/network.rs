@@ -51,8 +51,8 @@ const LOST_AFTER: Duration = Duration::from_millis(300);
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The parts, by name.
-pub const PARTS: [Part; 5] =
-    [("tcp", tcp), ("udp", udp), ("offloads", offloads), ("flood", flood::flood), ("loss", loss::loss)];
+pub const PARTS: [Part; 6] =
+    [("tcp", tcp), ("udp", udp), ("offloads", offloads), ("vmms", vmms), ("flood", flood::flood), ("loss", loss::loss)];
 
 /// What the device of a VM lacks, by the name of the figures.
 const LACKS: [(&str, &str); 5] = [
@@ -62,6 +62,9 @@ const LACKS: [(&str, &str); 5] = [
     ("without_sent_segments", ",host_tso4=off,host_tso6=off"),
     ("without_any", ",csum=off,guest_csum=off,guest_tso4=off,guest_tso6=off,host_tso4=off,host_tso6=off,mrg_rxbuf=off"),
 ];
+
+/// QEMU, and our own VMM, which is compared with it.
+pub(crate) const VMMS: [&str; 2] = ["qemu", "own"];
 
 /// A running service, and what was measured of it.
 struct Contestant<'n> {
@@ -331,13 +334,37 @@ fn offloads(outcome: &mut Outcome, run: &Run) -> Result<()> {
         contestants.push(vm(world, number, "bench-tcp", &format!("{world}.{name}"), lacks, &near, &folder)?);
     }
     measure(outcome, &mut contestants, run, |outcome, contestants| {
-        let peers = contestants[0].medians();
-        for (index, contestant) in contestants.iter().enumerate() {
-            let peers = peers.map(|peer| peer.filter(|_| index > 0).map(|peer| ("all", peer)));
-            add(outcome, "offloads", contestant, peers);
-        }
+        add_beside_first(outcome, "offloads", contestants, "all");
     })?;
     outcome.note("the device of each VM lacks some offloads; without_any also lacks checksums");
+    Ok(())
+}
+
+/// Our own VMM beside QEMU, each as `glass run` starts it, with the same program for the card.
+fn vmms(outcome: &mut Outcome, run: &Run) -> Result<()> {
+    if is_impossible(outcome) {
+        return Ok(());
+    }
+    if let Some(reason) = World::Kvm.obstacle() {
+        outcome.skip(reason);
+        return Ok(());
+    }
+    let folder = Folder::new("bench-network")?;
+    let near = Namespace::new()?;
+    let (glass, image) = (programs::built("glass"), programs::image("bench-tcp"));
+    let (glass, image) = (glass.context("glass is not built")?, image.context("the image of bench-tcp is not built")?);
+    let mut contestants = Vec::new();
+    for (number, vmm) in (1..).zip(VMMS) {
+        let (guest, network) = tap(&near, number)?;
+        let mut command = near.command(&glass);
+        command.arg("run").arg(&image).args(["--accel", "kvm", "--vmm", vmm]).args(network);
+        let process = Process::spawn(&mut command, &folder.file(&format!("{vmm}.log")))?;
+        contestants.push(Contestant::new(vmm.to_owned(), guest, BYTES, &near, Running::Process(process)));
+    }
+    measure(outcome, &mut contestants, run, |outcome, contestants| {
+        add_beside_first(outcome, "network.vmm", contestants, VMMS[0]);
+    })?;
+    outcome.note(format!("the same image by our own VMM and by QEMU with `glass tap`; {} MiB a turn", BYTES >> 20));
     Ok(())
 }
 
@@ -359,6 +386,14 @@ fn measure<'n>(
     Ok(())
 }
 
+/// All beside the first, which is shown as `first`.
+fn add_beside_first(outcome: &mut Outcome, group: &str, contestants: &[Contestant], first: &str) {
+    let peers = contestants[0].medians();
+    for (index, contestant) in contestants.iter().enumerate() {
+        add(outcome, group, contestant, peers.map(|peer| peer.filter(|_| index > 0).map(|peer| (first, peer))));
+    }
+}
+
 fn add(outcome: &mut Outcome, group: &str, contestant: &Contestant, peers: [Option<(&str, f64)>; 5]) {
     let name = &contestant.name;
     let names = [
@@ -370,11 +405,17 @@ fn add(outcome: &mut Outcome, group: &str, contestant: &Contestant, peers: [Opti
     ];
     for (((what, unit), samples), peer) in names.into_iter().zip(contestant.columns()).zip(peers) {
         let figure = Figure::of(&format!("{group}.{name}.{what}"), unit, samples);
-        outcome.add(figure.map(|figure| match peer.filter(|(peer, _)| peer != name) {
-            Some((peer, value)) => figure.against(peer, value),
-            None => figure,
-        }));
+        outcome.add(figure.map(|figure| figure.beside(peer.filter(|(peer, _)| peer != name))));
     }
+}
+
+/// Makes a TAP device. Returns the address of the VM behind it, and the options of `glass run` for both.
+fn tap(near: &Namespace, number: u8) -> Result<(Ipv4Addr, [String; 4])> {
+    let (name, host) = (format!("tap{number}"), Ipv4Addr::new(10, 77, number, 1));
+    let guest = Ipv4Addr::new(10, 77, number, 2);
+    near.tap(&name, host)?;
+    let ip = format!("{guest}/{},{host}", netns::PREFIX_BITS);
+    Ok((guest, ["--net".to_owned(), format!("tap={name}"), "--ip".to_owned(), ip]))
 }
 
 /// Boots `app` with a TAP device of its own, whose card has the options `lacks` of QEMU.
@@ -388,13 +429,10 @@ fn vm<'n>(
     folder: &Folder,
 ) -> Result<Contestant<'n>> {
     let sockets = Folder::new(&format!("bench-network-{number}"))?;
-    let (tap, host, guest) =
-        (format!("tap{number}"), Ipv4Addr::new(10, 77, number, 1), Ipv4Addr::new(10, 77, number, 2));
-    near.tap(&tap, host)?;
+    let (guest, network) = tap(near, number)?;
     let mut glass = near.command(programs::built("glass").context("glass is not built")?);
     let image = programs::image(app).with_context(|| format!("the image of {app} is not built"))?;
-    glass.arg("run").arg(image).args(["--accel", &world.to_string(), "--net", &format!("tap={tap}")]);
-    glass.args(["--ip", &format!("{guest}/{},{host}", netns::PREFIX_BITS)]);
+    glass.arg("run").arg(image).args(["--accel", &world.to_string()]).args(network);
     let line = qemu::command_line(&mut glass, &[], &sockets)?;
     let devices = line.start_devices(&sockets)?;
     let (program, words) = line.words.split_first().context("an empty command line")?;

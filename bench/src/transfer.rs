@@ -1,6 +1,7 @@
 //! `queue`: how fast items are uploaded and downloaded, for the queue on each platform and for nginx,
 //! alternating in the same run.
 
+mod put;
 mod small;
 
 use crate::Part;
@@ -24,17 +25,15 @@ use std::time::{Duration, Instant};
 
 /// Rounds; each contestant runs once in a round.
 const ROUNDS: usize = 7;
-/// Size of the item over loopback.
-const ITEM_MIB: u64 = 64;
-/// Over a TAP device, and there of an emulated VM.
-const TAP_ITEM_MIB: u64 = 1024;
-const TAP_ITEM_MIB_TCG: u64 = 128;
+/// Size of the item, and that of an emulated VM.
+const ITEM_MIB: u64 = 1024;
+const ITEM_MIB_TCG: u64 = 128;
 const ITEM_MIB_SHORT: u64 = 1;
 const PORT: u16 = 8080;
 const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// The parts, by name.
-pub const PARTS: [Part; 3] = [("loopback", loopback), ("tap", tap), ("small", small::small)];
+pub const PARTS: [Part; 4] = [("loopback", loopback), ("tap", tap), ("small", small::small), ("put", put::put)];
 
 struct Contestant<'n> {
     name: String,
@@ -123,27 +122,27 @@ struct Speeds {
     get: f64,
 }
 
-/// Over loopback, and for VMs QEMU's own network.
+/// Over loopback, and for VMs the default network of their VMM.
 fn loopback(outcome: &mut Outcome, run: &Run) -> Result<()> {
-    let body = || Body::new(run.size(ITEM_MIB, ITEM_MIB_SHORT) << 20);
+    let body = |mib| Body::new(run.size(mib, ITEM_MIB_SHORT) << 20);
     let folder = Folder::new("bench-queue")?;
-    let options = Options { disk_size: "512M".into(), memory_mib: 64, program: None, ..Options::default() };
+    let options = Options { disk_size: "2G".into(), memory_mib: 64, program: None, ..Options::default() };
     let mut queues = Vec::new();
     let mut contestants = Vec::new();
     for world in outcome.available(WORLDS) {
         let queue = Queue::start(world, &folder.file(&format!("{world}.img")), &options)?;
         let queue = queue.context("the queue is not built")?;
         let name = if world == World::Process { world.to_string() } else { format!("{world}_user") };
-        contestants.push(Contestant::queue(name, "nginx", queue.address, body()));
+        contestants.push(Contestant::queue(name, "nginx", queue.address, body(item_mib(world))));
         queues.push(queue);
     }
     let nginx = Nginx::start()?;
     match &nginx {
-        Some(nginx) => contestants.push(Contestant::nginx("nginx", nginx.address, body())),
+        Some(nginx) => contestants.push(Contestant::nginx("nginx", nginx.address, body(ITEM_MIB))),
         None => outcome.note("nginx skipped: it is not installed"),
     }
     measure(outcome, &mut contestants, run)?;
-    outcome.note(format!("loopback: items of {ITEM_MIB} MiB, one client, VMs behind QEMU's own network (user)"));
+    outcome.note(format!("loopback: items of {ITEM_MIB} MiB, {ITEM_MIB_TCG} MiB of an emulated VM, one client, VMs behind the default network of their VMM (user): our own under KVM, QEMU's under TCG"));
     outcome.note("the queue answers an upload when it is on stable storage; nginx flushes nothing");
     Ok(())
 }
@@ -160,7 +159,7 @@ fn tap(outcome: &mut Outcome, run: &Run) -> Result<()> {
     for (number, world) in (1..).zip(outcome.available([World::Kvm, World::Tcg])) {
         let address = Ipv4Addr::new(10, 77, number, 2);
         vms.push(vm(world, number, address, &near, &folder)?);
-        let mib = run.size(if world == World::Tcg { TAP_ITEM_MIB_TCG } else { TAP_ITEM_MIB }, ITEM_MIB_SHORT);
+        let mib = run.size(item_mib(world), ITEM_MIB_SHORT);
         let address = SocketAddr::from((address, PORT));
         let queue = Contestant::queue(world.to_string(), "nginx_veth", address, Body::new(mib << 20)).from(&near);
         wait(&queue, &near)?;
@@ -171,15 +170,19 @@ fn tap(outcome: &mut Outcome, run: &Run) -> Result<()> {
     let nginx = Nginx::serve(&far, &near, SocketAddr::from((far_address, PORT)), &files)?;
     match &nginx {
         Some(nginx) => {
-            let body = Body::new(run.size(TAP_ITEM_MIB, ITEM_MIB_SHORT) << 20);
+            let body = Body::new(run.size(ITEM_MIB, ITEM_MIB_SHORT) << 20);
             let nginx = Contestant::nginx("nginx_veth", nginx.address, body).from(&near);
             contestants.push(Contestant { file: Some(files.join("item")), ..nginx });
         }
         None => outcome.note("nginx skipped: it is not installed"),
     }
     measure(outcome, &mut contestants, run)?;
-    outcome.note(format!("tap: items of {TAP_ITEM_MIB} MiB, {TAP_ITEM_MIB_TCG} MiB of an emulated VM, one client; put_synced: until the file is on stable storage, where the queue's answers are"));
+    outcome.note(format!("tap: items of {ITEM_MIB} MiB, {ITEM_MIB_TCG} MiB of an emulated VM, one client; put_synced: until the file is on stable storage, where the queue's answers are"));
     Ok(())
+}
+
+fn item_mib(world: World) -> u64 {
+    if world == World::Tcg { ITEM_MIB_TCG } else { ITEM_MIB }
 }
 
 /// The queue as a VM behind a TAP device of its own.

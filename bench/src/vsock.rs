@@ -97,11 +97,10 @@ fn add(outcome: &mut Outcome, contestants: &[Contestant], results: &[Vec<Turn>])
         let mut add = |what: String, unit: &str, value: &dyn Fn(&Turn) -> f64| {
             let samples = |turns: &[Turn]| turns.iter().map(value).collect::<Vec<f64>>();
             let figure = Figure::of(&format!("vsock.{}.{what}", contestant.name), unit, &samples(turns));
-            let median = peer.and_then(|peer| Some((peer, Summary::of(&samples(&results[peer]))?.median)));
-            outcome.add(figure.map(|figure| match median {
-                Some((peer, median)) => figure.against(&contestants[peer].name, median),
-                None => figure,
-            }));
+            let median = peer.and_then(|peer| {
+                Some((contestants[peer].name.as_str(), Summary::of(&samples(&results[peer]))?.median))
+            });
+            outcome.add(figure.map(|figure| figure.beside(median)));
         };
         for (index, (size, _)) in SIZES.iter().enumerate() {
             add(format!("rtt_{size}_us"), "us", &|turn| turn.round_trips[index]);

@@ -243,11 +243,8 @@ fn add_figures(outcome: &mut Outcome, contestants: &[Contestant]) {
         for (index, samples) in contestant.samples.iter().enumerate() {
             let ((file, _), (mode, ..)) = (FILES[index / MODES.len()], MODES[index % MODES.len()]);
             let figure = Figure::of(&format!("web.{}.{file}{mode}_req_s", contestant.name), "1/s", samples);
-            let median = peer.and_then(|peer| Some((&peer.name, Summary::of(&peer.samples[index])?.median)));
-            outcome.add(figure.map(|figure| match median {
-                Some((name, median)) => figure.against(name, median),
-                None => figure,
-            }));
+            let median = peer.and_then(|peer| Some((peer.name.as_str(), Summary::of(&peer.samples[index])?.median)));
+            outcome.add(figure.map(|figure| figure.beside(median)));
         }
     }
 }

@@ -119,7 +119,7 @@ impl Device for Console {
     }
 
     fn host(&self) -> Option<Host<'_>> {
-        let host = |file| Host { file, events: PollFlags::IN, error: "the console's input is lost" };
+        let host = |file| Host { file, error: "the console's input is lost" };
         self.input.as_ref().map(|input| host(input.as_fd()))
     }
 }

@@ -1,6 +1,6 @@
 //! A device between its queues and the host, as QEMU or another VMM has set it up.
 
-use crate::rings::{Place, Ring};
+use crate::rings::{Place, Position, Ring};
 use anyhow::{Context, Result, ensure};
 use glass_lib_jail::SystemCalls;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -31,6 +31,14 @@ pub trait Device {
     /// Adds what it needs of the kernel, once it is open, to what its process may do.
     fn allow(system_calls: SystemCalls) -> SystemCalls;
 
+    /// Called on the thread that serves it, before it does.
+    fn begin(&self) {}
+
+    /// Bytes of memory that it takes beside what every device has.
+    fn memory_bytes(&self) -> u64 {
+        0
+    }
+
     /// Its features, without those of every device.
     fn features(&self) -> u64;
 
@@ -53,10 +61,8 @@ pub trait Device {
 /// What a device waits for at the host.
 #[derive(Debug, Clone, Copy)]
 pub struct Host<'a> {
-    /// A file.
+    /// A file that is readable then.
     pub file: BorrowedFd<'a>,
-    /// What becomes possible with it.
-    pub events: PollFlags,
     /// What is wrong if it reports an error instead, which ends the device.
     pub error: &'static str,
 }
@@ -76,6 +82,8 @@ pub enum Turn {
 pub struct Started {
     /// Where it is.
     pub place: Place,
+    /// How far the device is with it; the default for a new one.
+    pub position: Position,
     /// Of the driver.
     pub kick: File,
     /// To the driver.
@@ -92,6 +100,11 @@ pub struct Served<D> {
 }
 
 impl<D: Device> Served<D> {
+    /// Prepares this thread, which is to serve the device.
+    pub fn begin(&self) {
+        self.device.begin();
+    }
+
     /// Without memory, and with queues that do not run.
     pub fn new(device: D) -> Served<D> {
         let rings = (0..D::QUEUES).map(|_| Ring::new()).collect();
@@ -113,11 +126,16 @@ impl<D: Device> Served<D> {
         self.memory = memory.clone();
         for (index, (ring, queue)) in self.rings.iter_mut().zip(queues).enumerate() {
             ring.stop();
-            let Some(Started { place, kick, call }) = queue else { continue };
-            let is_placed = ring.start(place, features & EVENT_IDX != 0, kick, call);
+            let Some(started) = queue else { continue };
+            let is_placed = ring.start(started, features & EVENT_IDX != 0);
             ensure!(is_placed, "queue {index} has no valid size or alignment");
         }
         Ok(())
+    }
+
+    /// How far the device is with each of its queues.
+    pub fn positions(&self) -> Vec<Position> {
+        self.rings.iter().map(Ring::position).collect()
     }
 
     /// Stops the queues: returns when the device does not use the guest's memory any more.
@@ -133,7 +151,7 @@ impl<D: Device> Served<D> {
         polled.extend(self.notifications().map(|notification| PollFd::from_borrowed_fd(notification, PollFlags::IN)));
         let notifications = 1..polled.len();
         let host = self.device.host().filter(|_| turn == Turn::Done);
-        polled.extend(host.map(|host| PollFd::from_borrowed_fd(host.file, host.events)));
+        polled.extend(host.map(|host| PollFd::from_borrowed_fd(host.file, PollFlags::IN)));
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let limit = if turn == Turn::Busy { Some(&now) } else { None };
         match poll(&mut polled, limit) {

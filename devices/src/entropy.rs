@@ -54,7 +54,7 @@ impl Device for Entropy {
             // So few bytes are never cut short.
             random.context("the host has no random bytes")?;
             // SAFETY: the pieces are memory of the guest, to which there are no references.
-            unsafe { copy_to(&pieces, bytes) };
+            unsafe { copy_to(&pieces, &[bytes]) };
             pieces.clear();
             used.push((buffer.head, bytes.len() as u32));
         }

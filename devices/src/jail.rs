@@ -8,12 +8,13 @@ const MEMORY_BYTES: u64 = 48 << 20;
 /// It has some 12, and QEMU sends eight with a message.
 const DESCRIPTORS: u64 = 64;
 
-/// Enters. A wall that this host does not have is reported.
-pub(crate) fn enter(name: &str, of_device: SystemCalls) -> Result<()> {
+/// Enters, with so many bytes of memory beside what every device has. A wall that this host does not have is reported.
+pub(crate) fn enter(name: &str, of_device: SystemCalls, memory_bytes: u64) -> Result<()> {
     // Messages of QEMU, with files, and answers.
     let system_calls = of_device.allow(&[libc::SYS_recvmsg, libc::SYS_recvfrom, libc::SYS_sendto]);
     let system_calls = allow_control(system_calls, &[libc::FIONBIO]);
-    let jail = Jail::new().own_user().memory_bytes(MEMORY_BYTES).descriptors(DESCRIPTORS).system_calls(system_calls);
+    let memory_bytes = MEMORY_BYTES + memory_bytes;
+    let jail = Jail::new().own_user().memory_bytes(memory_bytes).descriptors(DESCRIPTORS).system_calls(system_calls);
     let report = jail.enter().with_context(|| format!("cannot jail the process of the {name}"))?;
     if let Some(sentence) = report.sentence(&format!("the process of the {name}")) {
         eprintln!("{sentence}");

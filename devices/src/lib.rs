@@ -16,13 +16,13 @@ mod vhost_user;
 
 use anyhow::Result;
 pub use card::check as check_tap;
-pub use card::{Card, Link, Stream, Tap, UserNetwork};
+pub use card::{Card, Link, Tap, User, UserNetwork};
 pub use console::Console;
 pub use device::{Device, FEATURES_OF_ALL, Host, Served, Started, Turn};
-pub use disk::{Disk, DiskOptions, has_io_uring};
+pub use disk::{Disk, DiskOptions, WriteLog, has_io_uring};
 pub use entropy::Entropy;
 pub use jail::allow_control;
-pub use rings::{Place, QUEUE_SIZE_MAX, Ring};
+pub use rings::{Place, Position, QUEUE_SIZE_MAX, Ring};
 use std::path::Path;
 
 /// Serves the network card of one VM until its QEMU ends. `name` is an existing TAP device; QEMU connects to the unix socket `socket`,
@@ -33,6 +33,6 @@ pub fn serve_tap(name: &str, socket: &Path) -> Result<()> {
 
 /// Serves the disk of one VM, the file or block device `path`, until its QEMU ends, which connects to the unix socket `socket`, which is
 /// made here.
-pub fn serve_disk(path: &Path, options: DiskOptions, socket: &Path) -> Result<()> {
+pub fn serve_disk(path: &Path, options: &DiskOptions, socket: &Path) -> Result<()> {
     vhost_user::serve(Disk::open(path, options)?, socket)
 }

@@ -5,6 +5,7 @@
 //! back as it is, and counted. A ring that makes no sense any more rests until the guest's driver starts it again, since no device can
 //! know what its guest meant.
 
+use crate::device::Started;
 use std::fmt;
 use std::fs::File;
 use std::num::Wrapping;
@@ -68,6 +69,15 @@ pub struct Place {
     pub used: u64,
 }
 
+/// How far a device is with a queue: the chains that it has taken and given back, both modulo 2^16.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Position {
+    /// The index in the available ring from which it takes the next one.
+    pub next_available: u16,
+    /// The index in the used ring to which it gives the next one back.
+    pub next_used: u16,
+}
+
 /// A queue, and how guest and device notify each other.
 pub struct Ring {
     pub(crate) queue: Queue,
@@ -121,10 +131,13 @@ impl Ring {
         Ring { queue, call: Some(call), is_enabled: true, ..Ring::new() }
     }
 
-    /// Runs a queue that was stopped from its start on. Returns false, and does not run it, if it cannot be at that place.
-    pub(crate) fn start(&mut self, place: Place, has_events: bool, kick: File, call: File) -> bool {
+    /// Runs a queue that was stopped, from `position` on. Returns false, and does not run it, if it cannot be at that place.
+    pub(crate) fn start(&mut self, started: Started, has_events: bool) -> bool {
+        let Started { place, position, kick, call } = started;
         let queue = &mut self.queue;
         queue.reset();
+        queue.set_next_avail(position.next_available);
+        queue.set_next_used(position.next_used);
         queue.set_event_idx(has_events);
         let is_placed = queue.try_set_size(place.size).is_ok()
             && queue.try_set_desc_table_address(GuestAddress(place.descriptors)).is_ok()
@@ -145,6 +158,11 @@ impl Ring {
         self.queue.set_ready(false);
         (self.kick, self.call, self.broken) = (None, None, None);
         self.is_reported = false;
+    }
+
+    /// How far it is.
+    pub(crate) fn position(&self) -> Position {
+        Position { next_available: self.queue.next_avail(), next_used: self.queue.next_used() }
     }
 
     pub(crate) fn violations(&self) -> u64 {
@@ -359,15 +377,26 @@ fn complete(queue: &mut Queue, memory: &GuestMemoryMmap, used: &[(u16, u32)]) ->
     Some(new - event - Wrapping(1) < new - old)
 }
 
-/// Copies bytes into the first of the pieces; those for which there is no room are lost.
+/// Copies `parts` one behind the other into the pieces; returns how much that was. What has no room is lost.
 ///
 /// # Safety
 /// The pieces are memory that may be written and that no reference leads to.
-pub(crate) unsafe fn copy_to(pieces: &[libc::iovec], mut bytes: &[u8]) {
-    for piece in pieces {
-        let (now, later) = bytes.split_at(bytes.len().min(piece.iov_len));
-        // SAFETY: the caller's promise; a piece is as long as it states.
-        unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), piece.iov_base.cast(), now.len()) };
-        bytes = later;
+pub(crate) unsafe fn copy_to(pieces: &[libc::iovec], parts: &[&[u8]]) -> usize {
+    let (mut index, mut used, mut all) = (0, 0, 0);
+    for part in parts {
+        let mut rest = *part;
+        while !rest.is_empty()
+            && let Some(piece) = pieces.get(index)
+        {
+            let (now, later) = rest.split_at(rest.len().min(piece.iov_len - used));
+            let to = piece.iov_base.wrapping_byte_add(used).cast::<u8>();
+            // SAFETY: the caller's promise; a piece is as long as it states.
+            unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), to, now.len()) };
+            (rest, used, all) = (later, used + now.len(), all + now.len());
+            if used == piece.iov_len {
+                (index, used) = (index + 1, 0);
+            }
+        }
     }
+    all
 }

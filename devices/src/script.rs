@@ -36,7 +36,7 @@ pub fn run_disk(script: &[u8], disk: &Path) -> Option<u64> {
     if !crate::has_io_uring() {
         return Some(0);
     }
-    run(Disk::open(disk, DiskOptions::default()).expect("the file is a disk"), script, |_| ())
+    run(Disk::open(disk, &DiskOptions::default()).expect("the file is a disk"), script, |_| ())
 }
 
 /// The same for a network card.

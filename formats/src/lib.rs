@@ -6,9 +6,14 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod generation;
+pub mod page_fault;
 pub mod trace;
+pub mod write_log;
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+pub use generation::{GENERATION_WORD, Generation};
 
 /// Name of the ELF note that marks an image as one of ours.
 pub const NOTE_NAME: &str = "Glasshouse";
@@ -61,7 +66,29 @@ impl Exit {
             .into_iter()
             .find(|exit| status == 2 * (*exit as i32) + 1)
     }
+
+    /// What an image writes to its serial port at its end where the machine has no device for the exit code: a string for application programs
+    /// (ECMA-48, section 8.3.2), which terminals do not show.
+    pub fn announcement(self) -> [u8; ANNOUNCEMENT_BYTES] {
+        let mut bytes = *b"\x1b_glass-exit=00\x1b\\";
+        bytes[ANNOUNCEMENT_NUMBER] = b'0' + self as u8 / 10;
+        bytes[ANNOUNCEMENT_NUMBER + 1] = b'0' + self as u8 % 10;
+        bytes
+    }
+
+    /// The exit that `text` announces, and what is before and behind the announcement.
+    pub fn announced(text: &[u8]) -> Option<(Exit, &[u8], &[u8])> {
+        [Exit::Success, Exit::Error, Exit::Panic, Exit::Exception].into_iter().find_map(|exit| {
+            let announcement = exit.announcement();
+            let start = text.windows(ANNOUNCEMENT_BYTES).position(|window| window == announcement)?;
+            Some((exit, &text[..start], &text[start + ANNOUNCEMENT_BYTES..]))
+        })
+    }
 }
+
+/// Bytes of an announcement, and where its number is.
+const ANNOUNCEMENT_BYTES: usize = 17;
+const ANNOUNCEMENT_NUMBER: usize = 13;
 
 /// What a core is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -34,9 +34,9 @@ pub struct Plan {
 static LAST_PANIC: Mutex<Option<Failure>> = Mutex::new(None);
 
 impl Plan {
-    /// Makes the corpus, which may take a second.
-    pub fn new(target: &'static dyn Target, seed: u64) -> Plan {
-        let corpus = target.corpus();
+    /// Makes the corpus, which may take a second, with more valid inputs in front of it.
+    pub fn new(target: &'static dyn Target, seed: u64, more: Vec<Vec<u8>>) -> Plan {
+        let corpus = [more, target.corpus()].concat();
         assert!(!corpus.is_empty(), "{} has no corpus", target.name());
         Plan { target, corpus, seed }
     }

@@ -35,6 +35,9 @@ struct Arguments {
     /// Keeps inputs that reach new code in this folder, and changes them further; needs a build by `cargo xtask fuzz --coverage`
     #[arg(long, value_name = "FOLDER")]
     corpus: Option<PathBuf>,
+    /// A folder with valid inputs, beside those that the target makes
+    #[arg(long, value_name = "FOLDER", requires = "target", conflicts_with = "corpus")]
+    valid: Option<PathBuf>,
     /// Maximum CPU time of a case
     #[arg(long, default_value_t = engine::CASE_TIME_MAX.as_secs_f64())]
     case_seconds: f64,
@@ -58,6 +61,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
         time: seconds(arguments.seconds)?,
         case_time_max: seconds(arguments.case_seconds)?,
         corpus: arguments.corpus.clone(),
+        valid: arguments.valid.clone(),
     };
     let chosen = match &arguments.target {
         None => targets::ALL.to_vec(),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::coverage::Reached;
-use crate::engine::{Failure, Plan};
+use crate::engine::Failure;
 use crate::targets::Target;
 use crate::worker::{self, Order};
 
@@ -58,7 +58,7 @@ pub fn run(target: &'static dyn Target, order: &Order, folder: &Path) -> Result<
     let _ = std::fs::remove_dir_all(progress.with_extension("scratch"));
     let _ = std::fs::remove_file(worker::input_path(&progress));
     if !outcome.failures.is_empty() && order.corpus.is_none() {
-        let plan = Plan::new(target, order.seed);
+        let plan = order.plan(target)?;
         for (number, ..) in outcome.failures.values() {
             let path = input_path(folder, target, order.seed, *number);
             std::fs::write(&path, plan.input(*number)).with_context(|| format!("cannot write {}", path.display()))?;
@@ -81,6 +81,7 @@ fn run_worker(target: &dyn Target, order: &Order, progress: &Path, outcome: &mut
         .args(["--cases", &order.cases.to_string(), "--seconds", &order.time.as_secs_f64().to_string()])
         .args(["--case-seconds", &order.case_time_max.as_secs_f64().to_string()])
         .args(order.corpus.iter().flat_map(|corpus| [OsStr::new("--corpus"), corpus.as_os_str()]))
+        .args(order.valid.iter().flat_map(|valid| [OsStr::new("--valid"), valid.as_os_str()]))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

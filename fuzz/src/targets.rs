@@ -3,22 +3,29 @@
 mod boot;
 mod devices;
 mod disk;
+mod disks;
 mod files;
 mod guests;
+mod halves;
 mod jit;
 mod kernel;
 mod linux;
 mod names;
 mod network;
 mod programs;
+mod queue_image;
 mod recording;
 mod served;
 mod service;
+#[cfg(target_arch = "x86_64")]
+mod snapshots;
 mod sockets;
+mod store;
 mod trace;
 mod vmcoreinfo;
 #[cfg(target_arch = "x86_64")]
 mod windows;
+mod write_log;
 mod xen;
 
 use fastrand::Rng;
@@ -70,11 +77,15 @@ pub const ALL: &[&dyn Target] = &[
     &guests::Monitors,
     &guests::Dumps,
     &guests::Pages,
+    &write_log::WriteLogs,
     &vmcoreinfo::Vmcoreinfo,
     &kernel::Kernel,
     &linux::Linux,
+    &disks::GuestDisks,
     &service::Http,
+    &halves::Halves,
     &service::QueueDisk,
+    &queue_image::QueueImage,
     &service::Host,
     &boot::CommandLines,
     &boot::Acpi,
@@ -83,8 +94,11 @@ pub const ALL: &[&dyn Target] = &[
     &served::CARD,
     #[cfg(target_arch = "x86_64")]
     &windows::Windows,
+    #[cfg(target_arch = "x86_64")]
+    &snapshots::Snapshots,
     &files::HostDirectory,
     &disk::FileSystem,
+    &store::StoreDisk,
     &sockets::HostSockets,
     &network::Neighbours,
     &xen::BackEnds,

@@ -42,6 +42,22 @@ pub struct Order {
     pub case_time_max: Duration,
     /// The folder of the inputs of all targets that coverage has found, if coverage leads.
     pub corpus: Option<PathBuf>,
+    /// A folder with valid inputs beside the target's own.
+    pub valid: Option<PathBuf>,
+}
+
+impl Order {
+    /// The cases of a target, by their numbers.
+    pub fn plan(&self, target: &'static dyn Target) -> Result<Plan> {
+        let mut paths = Vec::new();
+        if let Some(folder) = &self.valid {
+            let entries = std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+            paths = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
+            paths.sort();
+        }
+        let read = |path: &PathBuf| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+        Ok(Plan::new(target, self.seed, paths.iter().map(read).collect::<Result<_>>()?))
+    }
 }
 
 /// Where the inputs of a worker come from.
@@ -54,7 +70,7 @@ enum Cases {
 
 impl Cases {
     fn new(target: &'static dyn Target, order: &Order, progress: &Path) -> Result<Cases> {
-        let Some(corpus) = &order.corpus else { return Ok(Cases::Numbered(Plan::new(target, order.seed))) };
+        let Some(corpus) = &order.corpus else { return Ok(Cases::Numbered(order.plan(target)?)) };
         ensure!(
             sys::count() > 0,
             "this program has no counters for coverage: `cargo xtask fuzz --coverage` builds one"

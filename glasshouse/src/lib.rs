@@ -42,6 +42,41 @@ pub use glass_lib_executor::sync;
 #[cfg(feature = "fat")]
 pub use glass_lib_fat as fat;
 pub use glass_lib_http as http;
+/// TLS 1.3. Needs the feature `tls`; `Roots::built_in` needs `tls-roots`.
+///
+/// ```
+/// use glasshouse::tls::{Identity, Server, ServerOptions};
+/// use glasshouse::{Error, Listener, Net, Platform};
+///
+/// /// HTTPS: what accepts from this listener is given to `http::Connection` as any other stream.
+/// async fn listen<P: Platform>(platform: P) -> Result<impl Listener, Error> {
+///     let files = platform.files().ok_or("there is no directory")?;
+///     let identity = Identity::from_files(&files, "chain.pem", "key.pem").await?;
+///     let server = Server::new(&platform, identity, ServerOptions::default())?;
+///     Ok(server.listen(platform.net().listen(443).await?))
+/// }
+/// ```
+#[cfg(feature = "tls")]
+pub use glass_lib_tls as tls;
+
+/// Durable ordered maps and logs on a disk: what was answered survives a power cut.
+///
+/// ```
+/// use glasshouse::store::{Options, Store};
+/// use glasshouse::{Error, Platform};
+///
+/// /// Counts how often the service was started on this disk.
+/// async fn count_starts(platform: impl Platform) -> Result<(), Error> {
+///     let disk = platform.block(0).ok_or("there is no disk")?;
+///     let (store, recovery) = Store::open(disk, &platform, Options::default()).await?;
+///     platform.print(format_args!("{recovery}"));
+///     let starts = store.log("starts")?;
+///     let number = starts.append("a start").await?;
+///     platform.print(format_args!("start number {number}"));
+///     Ok(())
+/// }
+/// ```
+pub use glass_lib_store as store;
 #[cfg(not(glass_vm))]
 pub use glass_platform_linux as platform_linux;
 #[cfg(glass_vm)]
@@ -118,10 +153,12 @@ pub mod future {
 /// ```
 pub use tracing;
 
-/// Counters, gauges and names of waits for the trace. `switch(Group::Tasks as u32 | Group::Spans as u32)` replaces the set of active
+/// Counters, gauges and names of waits for the trace; counters and gauges also for Prometheus. `switch(Group::Tasks as u32 | Group::Spans as u32)` replaces the set of active
 /// groups.
 pub mod trace {
-    pub use glass_lib_trace::{Change, Counter, Gauge, Group, Name, counter, gauge, is_on, switch, ticks};
+    pub use glass_lib_trace::{
+        Change, Counter, Gauge, Group, Metric, Metrics, Name, counter, gauge, is_on, switch, ticks,
+    };
 }
 
 /// The error that `serve` returns. It is printed with `Display`.

@@ -86,6 +86,73 @@ mod vsock {
     }
 }
 
+/// Of November 28, 2026: with a store, a client of HTTP, and panics that are contained.
+mod durable {
+    use core::time::Duration;
+    use glasshouse::future::{Either, select};
+    use glasshouse::http::client::{Client, Limits, Options, Request};
+    use glasshouse::http::{self, Connection, Connections, HttpError, Status};
+    use glasshouse::store::{self, Batch, Map, Store};
+    use glasshouse::trace::{Counter, Name};
+    use glasshouse::tracing::{Instrument, info_span, warn};
+    use glasshouse::{Block, Error, Net, Panicked, Platform, Stream};
+
+    static CONNECTIONS: Name = Name::new("connections");
+    static CALLS: Counter = Counter::new("calls");
+
+    pub async fn serve(platform: impl Platform) -> Result<(), Error> {
+        let disk = platform.block(0).ok_or("there is no disk")?;
+        let (store, recovery) = Store::open(disk, &platform, store::Options::default()).await?;
+        platform.print(format_args!("{recovery}"));
+        let (visits, log) = (store.map("visits")?, store.log("starts")?);
+        log.append("a start").await?;
+        let mut batch = Batch::new();
+        batch.put(&visits, "first", "0");
+        store.commit(batch).await?;
+        let network = platform.net().up().await?;
+        let listener = platform.net().listen(8080).await?;
+        let connections = Connections::new(Connections::bound(100, &network), &CONNECTIONS);
+        let accept = connections.accept(&platform, "durable", listener, http::Limits::default(), |_connected| {
+            let visits = visits.clone();
+            async move |connection: &mut _, request| answer(connection, request, &visits).await
+        });
+        if let Either::Second(()) = select(accept, platform.shutdown()).await {
+            platform.timeout(Duration::from_secs(5), connections.finish()).await?;
+        }
+        Ok(())
+    }
+
+    async fn answer<S: Stream, P: Platform, B: Block>(
+        connection: &mut Connection<S, P>,
+        request: http::Request,
+        visits: &Map<B>,
+    ) -> Result<(), HttpError> {
+        let counted = visits.update(request.path(), |before| Ok(Some(before.unwrap_or_default().to_vec())));
+        match counted.instrument(info_span!("count")).await {
+            Ok(_) => connection.respond_text(Status::OK, "counted\n").await,
+            Err(error) => {
+                warn!("not counted: {error}");
+                connection.respond_text(Status::INTERNAL_SERVER_ERROR, "not counted\n").await
+            }
+        }
+    }
+
+    /// Calls a hook in a task whose panic does not end the service.
+    pub async fn call(platform: impl Platform) -> Result<(), Error> {
+        let limits = Limits { total: Duration::from_secs(9), ..Limits::default() };
+        let client = Client::new(&platform, Options { limits, ..Options::default() });
+        let hook = async move {
+            let request = Request::post("http://10.0.0.1/hook")?.header("Content-Type", "application/json");
+            let mut response = client.send(request, b"{}").await?;
+            CALLS.add(1);
+            response.read_all(1000).await
+        };
+        let ended = platform.spawn("hook", platform.contain(hook))?.await?;
+        ended.map_err(|Panicked { message, place }| format!("{place}: {message}"))??;
+        Ok(())
+    }
+}
+
 /// They are compiled for the platform of this test, and not run.
 #[test]
 fn services_of_earlier_versions_compile() {
@@ -96,4 +163,6 @@ fn services_of_earlier_versions_compile() {
     compiled(streams::fetch);
     compiled(streams::echo);
     compiled(vsock::serve);
+    compiled(durable::serve);
+    compiled(durable::call);
 }

@@ -5,7 +5,7 @@ use crate::process;
 use anyhow::{Context, Result, bail};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -81,7 +81,7 @@ impl Namespace {
     }
 
     fn raise(&self, device: &str, address: Ipv4Addr) -> Result<()> {
-        self.ip(&["address", "add", &format!("{address}/{PREFIX_BITS}"), "dev", device])?;
+        self.add_address(device, address)?;
         self.ip(&["link", "set", device, "up"]).map(drop)
     }
 
@@ -99,6 +99,43 @@ impl Namespace {
             self.ip(&["link", "set", tap, "master", "bridge0", "up"])?;
         }
         self.ip(&["link", "set", "bridge0", "up"]).map(drop)
+    }
+
+    /// Forwards packets between its devices; `mtu` is that of the frames to and from `device`.
+    pub fn route(&self, device: &str, mtu: u32) -> Result<()> {
+        self.set("ipv4/ip_forward", "1")?;
+        self.set("ipv6/conf/all/forwarding", "1")?;
+        self.ip(&["link", "set", device, "mtu", &mtu.to_string()]).map(drop)
+    }
+
+    /// Sends all of a family (`-4` or `-6`) that is for no device by `gateway`.
+    pub fn set_gateway(&self, family: &str, gateway: IpAddr) -> Result<()> {
+        self.ip(&[family, "route", "add", "default", "via", &gateway.to_string()]).map(drop)
+    }
+
+    /// Nothing that it sends itself reaches `address`: the reports of a router, say. What it forwards does.
+    pub fn be_silent_to(&self, family: &str, address: IpAddr) -> Result<()> {
+        self.ip(&[family, "rule", "add", "iif", "lo", "to", &address.to_string(), "blackhole"]).map(drop)
+    }
+
+    /// Adds an address to a device, alone in its network, and the way to another one that is alone, too.
+    pub fn add_alone(&self, device: &str, address: Ipv4Addr, other: Ipv4Addr) -> Result<()> {
+        self.ip(&["address", "add", &format!("{address}/32"), "dev", device])?;
+        self.ip(&["route", "add", &format!("{other}/32"), "dev", device]).map(drop)
+    }
+
+    /// Adds an address of the network of [`PREFIX_BITS`] to a device.
+    pub fn add_address(&self, device: &str, address: Ipv4Addr) -> Result<()> {
+        self.ip(&["address", "add", &format!("{address}/{PREFIX_BITS}"), "dev", device]).map(drop)
+    }
+
+    /// Gives a device another MAC address, which it announces by ARP (RFC 826) with `address` when it is up again.
+    pub fn replace_mac(&self, device: &str, mac: &str) -> Result<()> {
+        self.set(&format!("ipv4/conf/{device}/arp_notify"), "1")?;
+        for words in [&["down"][..], &["address", mac], &["up"]] {
+            self.ip(&[&["link", "set", device], words].concat())?;
+        }
+        Ok(())
     }
 
     /// Takes a TAP device out of the bridge, or puts it in again.

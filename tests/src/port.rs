@@ -27,21 +27,34 @@ fn ports() -> Range<u16> {
 
 /// A port that is free, and stays reserved for this process among all that use this function.
 pub fn free_port() -> io::Result<u16> {
+    free_ports(1)
+}
+
+/// The first of `count` such ports that follow each other.
+pub fn free_ports(count: u16) -> io::Result<u16> {
     let mut reserved = RESERVED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let ports = ports();
     // Processes begin at different ports, so they seldom meet.
     let begin = std::process::id().wrapping_mul(97).wrapping_add(reserved.len() as u32);
     for step in 0..u32::from(PORTS) {
         let port = ports.start + (begin.wrapping_add(step) % u32::from(PORTS)) as u16;
-        // A name without a file, which the kernel frees when the socket is closed.
-        let name = SocketAddr::from_abstract_name(format!("glass-port-{port}"))?;
-        let Ok(reservation) = UnixListener::bind_addr(&name) else { continue };
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            reserved.push(reservation);
+        if count > ports.end - port {
+            continue;
+        }
+        if let Some(reservations) = (port..port + count).map(reserve).collect::<Option<Vec<_>>>() {
+            reserved.extend(reservations);
             return Ok(port);
         }
     }
     Err(io::Error::other("no port is free"))
+}
+
+/// Reserves a port; `None` if it is in use.
+fn reserve(port: u16) -> Option<UnixListener> {
+    // A name without a file, which the kernel frees when the socket is closed.
+    let name = SocketAddr::from_abstract_name(format!("glass-port-{port}")).ok()?;
+    let reservation = UnixListener::bind_addr(&name).ok()?;
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok().then_some(reservation)
 }
 
 #[cfg(test)]

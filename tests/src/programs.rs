@@ -1,6 +1,7 @@
 //! The built programs, and the capabilities of this machine.
 
 use crate::limit::say;
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -9,8 +10,22 @@ use std::sync::OnceLock;
 const FOLDER_VARIABLE: &str = "GLASS_PROGRAMS";
 /// Set when a program that is not built is a failure, not a reason to skip.
 const REQUIRED_VARIABLE: &str = "GLASS_TESTS_REQUIRED";
+/// The same for AArch64 images, which take the sources of the standard library.
+const AARCH64_REQUIRED_VARIABLE: &str = "GLASS_AARCH64_REQUIRED";
 /// Set for full sizes and counts.
 const LONG_VARIABLE: &str = "GLASS_TESTS_LONG";
+
+/// What a Chromium of a test gets: no window, and nothing from the network by itself.
+pub const CHROMIUM: [&str; 8] = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+];
 
 /// Folder of the built programs.
 pub fn folder() -> PathBuf {
@@ -23,13 +38,33 @@ pub fn folder() -> PathBuf {
     profile.and_then(Path::parent).unwrap_or(Path::new("target")).join("release")
 }
 
-/// The VM image of the service `name`, or `None` after printing that the test is skipped.
+/// The VM image of the service `name`, for the processor of [`on_aarch64`] there, or `None` after printing that the test is skipped.
 ///
 /// # Panics
 /// When it is not built although `cargo xtask test` has built it.
 pub fn image(name: &str) -> Option<PathBuf> {
     let target = folder().parent().map(Path::to_owned).unwrap_or_default();
-    found(target.join("glass/x86_64-unknown-linux-gnu/image").join(name))
+    match IS_AARCH64.get() {
+        false => found(target.join("glass/x86_64-unknown-linux-gnu/image").join(name)),
+        true => found_if(target.join("glass/aarch64-unknown-none/image").join(name), AARCH64_REQUIRED_VARIABLE),
+    }
+}
+
+thread_local! {
+    /// The VMs that this thread starts have an AArch64 processor.
+    static IS_AARCH64: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `test`, for which [`image`] on this thread is an AArch64 image, and QEMU the one for it.
+pub fn on_aarch64<T>(test: impl FnOnce() -> T) -> T {
+    struct End(bool);
+    impl Drop for End {
+        fn drop(&mut self) {
+            IS_AARCH64.set(self.0);
+        }
+    }
+    let _end = End(IS_AARCH64.replace(true));
+    test()
 }
 
 /// The built program `name`, or `None` after printing that the test is skipped.
@@ -90,11 +125,19 @@ pub fn variant(name: &str, variant: Variant, is_image: bool) -> Option<PathBuf> 
 }
 
 fn found(path: PathBuf) -> Option<PathBuf> {
+    found_if(path, REQUIRED_VARIABLE)
+}
+
+/// The file at `path`; `None` after printing that the test is skipped.
+///
+/// # Panics
+/// If it is not there and the variable `required` is set.
+fn found_if(path: PathBuf, required: &str) -> Option<PathBuf> {
     if path.is_file() {
         return Some(path);
     }
     let message = format!("{} is not built: run `cargo xtask test`", path.display());
-    assert!(std::env::var_os(REQUIRED_VARIABLE).is_none(), "{message}");
+    assert!(std::env::var_os(required).is_none(), "{message}");
     skip(&message);
     None
 }
@@ -102,6 +145,11 @@ fn found(path: PathBuf) -> Option<PathBuf> {
 /// The root of the repository.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate is in a folder of the repository")
+}
+
+/// Go, where it is installed.
+pub fn go() -> Option<&'static str> {
+    ["go", "/usr/local/go/bin/go"].into_iter().find(|go| Command::new(go).arg("version").output().is_ok())
 }
 
 /// Prints that the current test is skipped, and why.
@@ -132,7 +180,16 @@ fn starts(program: &str, arguments: &[&str]) -> bool {
 /// Whether QEMU is installed.
 pub fn has_qemu() -> bool {
     static FOUND: OnceLock<bool> = OnceLock::new();
-    *FOUND.get_or_init(|| starts("qemu-system-x86_64", &["--version"]))
+    match IS_AARCH64.get() {
+        false => *FOUND.get_or_init(|| starts("qemu-system-x86_64", &["--version"])),
+        true => has_qemu_for_aarch64(),
+    }
+}
+
+/// Whether VMs with an AArch64 processor can be emulated here.
+pub fn has_qemu_for_aarch64() -> bool {
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| starts("qemu-system-aarch64", &["--version"]))
 }
 
 /// Whether this machine lets us use KVM.

@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long QEMU may take for an answer.
@@ -40,13 +41,7 @@ impl Qmp {
 
     /// Connects to the monitor that `glass run` has given to the QEMU with this pid.
     pub fn of_glass_run(pid: u32) -> Result<Qmp> {
-        let words = fs::read(format!("/proc/{pid}/cmdline"))?;
-        let words = words.split(|byte| *byte == 0).map(String::from_utf8_lossy);
-        let path = words.filter_map(|word| {
-            let (path, _) = word.strip_prefix("socket,path=")?.split_once(",server=on,wait=off,id=monitor")?;
-            Some(PathBuf::from(path))
-        });
-        Qmp::connect(&{ path }.next().context("this QEMU has no monitor")?)
+        Qmp::connect(&monitor_of_glass_run(pid)?)
     }
 
     /// Executes a command; its answer.
@@ -101,6 +96,66 @@ impl Qmp {
     }
 }
 
+/// The socket of the monitor that `glass run` has given to the QEMU with this pid.
+pub fn monitor_of_glass_run(pid: u32) -> Result<PathBuf> {
+    let words = fs::read(format!("/proc/{pid}/cmdline"))?;
+    let words = words.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+    let mut path = words.filter_map(|word| {
+        let (path, _) = word.strip_prefix("socket,path=")?.split_once(",server=on,wait=off,id=monitor")?;
+        Some(PathBuf::from(path))
+    });
+    path.next().context("this QEMU has no monitor")
+}
+
+/// When a VM was stopped and when it was let run, by the events of its QEMU.
+#[derive(Debug)]
+pub struct Events {
+    stream: UnixStream,
+    reader: JoinHandle<Vec<Moment>>,
+}
+
+/// A stop of a VM, or its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// In nanoseconds since 1970; QEMU has it in microseconds.
+    pub unix_ns: u64,
+    /// The VM runs from then on.
+    pub resumes: bool,
+}
+
+impl Events {
+    /// From the monitor at `socket`, which nothing else may use meanwhile.
+    pub fn collect(socket: &Path) -> Result<Events> {
+        let Qmp { stream } = Qmp::connect(socket)?;
+        stream.get_ref().set_read_timeout(None)?;
+        let writer = stream.get_ref().try_clone()?;
+        let is_event = |line: &String| !line.contains("\"return\"");
+        let lines = stream.lines().map_while(Result::ok).take_while(is_event);
+        let moments = move || lines.filter_map(|line| Moment::parse(&line)).collect();
+        Ok(Events { stream: writer, reader: std::thread::spawn(moments) })
+    }
+
+    /// All of them until now.
+    pub fn end(mut self) -> Result<Vec<Moment>> {
+        // QEMU executes this in the thread that stops the VM, and answers behind what it has sent before.
+        self.stream.write_all(b"{\"execute\":\"query-status\"}\n")?;
+        self.reader.join().ok().context("the thread that collects events has failed")
+    }
+}
+
+impl Moment {
+    fn parse(line: &str) -> Option<Moment> {
+        let message: Value = serde_json::from_str(line).ok()?;
+        let time = |unit: &str| message["timestamp"][unit].as_u64();
+        let resumes = match message["event"].as_str()? {
+            "STOP" => false,
+            "RESUME" => true,
+            _ => return None,
+        };
+        Some(Moment { unix_ns: time("seconds")? * 1_000_000_000 + time("microseconds")? * 1000, resumes })
+    }
+}
+
 /// A queue's rings, by addresses in the VM's memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Rings {
@@ -140,5 +195,20 @@ impl Memory {
     /// Writes bytes.
     pub fn write(&self, address: u64, bytes: &[u8]) -> Result<()> {
         Ok(self.0.write_all_at(bytes, address)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_stops_and_their_ends_are_moments() {
+        let stop = "{\"timestamp\": {\"seconds\": 2, \"microseconds\": 5}, \"event\": \"STOP\"}\r";
+        assert_eq!(Moment::parse(stop), Some(Moment { unix_ns: 2_000_005_000, resumes: false }));
+        let resume = Moment { unix_ns: 2_000_005_000, resumes: true };
+        assert_eq!(Moment::parse(&stop.replace("STOP", "RESUME")), Some(resume));
+        assert_eq!(Moment::parse(&stop.replace("STOP", "RESET")), None);
+        assert_eq!([Moment::parse("{\"return\": {\"x\": \"STOP\"}}"), Moment::parse("STOP")], [None; 2]);
     }
 }

@@ -45,7 +45,7 @@ impl World {
     pub fn obstacle(self) -> Option<&'static str> {
         match self {
             World::Process => None,
-            _ if !programs::has_qemu() => Some("qemu-system-x86_64 is not installed"),
+            _ if !programs::has_qemu() => Some("QEMU is not installed"),
             World::Kvm if !programs::has_kvm() => Some("/dev/kvm cannot be opened"),
             _ => None,
         }

@@ -10,10 +10,10 @@ use std::path::PathBuf;
 
 use glass_devices::{DiskOptions, UserNetwork};
 pub use image::Image;
-#[cfg(target_arch = "x86_64")]
-pub use x86_64::run;
 #[cfg(all(feature = "script", target_arch = "x86_64"))]
 pub use x86_64::script;
+#[cfg(target_arch = "x86_64")]
+pub use x86_64::{disk_of_snapshot, origin, pages_of_snapshot, run, run_copies, used_pages, write_snapshot};
 
 /// As many processors as the identifiers of a local APIC can name, without the one for all.
 pub const CORES_MAX: u8 = 254;
@@ -35,6 +35,27 @@ pub struct Machine {
     pub network: Network,
     /// The address of the card.
     pub mac: [u8; 6],
+    /// Where its VMM listens for requests for a snapshot: the path of a unix socket that does not exist.
+    pub snapshots: Option<PathBuf>,
+}
+
+/// Copies of a VM.
+#[derive(Debug, Clone)]
+pub struct Copies {
+    /// The snapshot of that VM.
+    pub snapshot: PathBuf,
+    /// How many, at least one.
+    pub count: u16,
+    /// TCP ports of 127.0.0.1, and the ports of the first copy to which they lead; those of each further copy are the next ones.
+    pub ports: Vec<(u16, u16)>,
+    /// The address of the card of the VM, and of its copies.
+    pub mac: [u8; 6],
+    /// The disk of each copy, if the VM had one: a file that is made, `{}` in its name the copy's number.
+    pub disk: Option<(String, DiskOptions)>,
+    /// Whether [`used_pages`] of the only copy are exact, which makes it slower.
+    pub records_pages: bool,
+    /// Who listens for the page faults of the only copy: the path of a unix socket.
+    pub faults: Option<PathBuf>,
 }
 
 /// What is behind a network card.
@@ -48,11 +69,62 @@ pub enum Network {
     User(UserNetwork),
 }
 
-/// There is none for this processor.
-///
-/// # Errors
-/// Always.
 #[cfg(not(target_arch = "x86_64"))]
-pub fn run(_machine: &Machine) -> anyhow::Result<()> {
-    anyhow::bail!("our VMM boots images for x86-64 only: use --vmm qemu")
+pub use other::{disk_of_snapshot, origin, pages_of_snapshot, run, run_copies, used_pages, write_snapshot};
+
+/// What there is for other processors.
+#[cfg(not(target_arch = "x86_64"))]
+mod other {
+    use std::fs::File;
+    use std::path::{Path, PathBuf};
+
+    use anyhow::{Result, bail};
+
+    use crate::{Copies, Machine};
+
+    /// # Errors
+    /// Always.
+    pub fn run(_machine: &Machine) -> Result<()> {
+        bail!("our VMM boots images for x86-64 only: use --vmm qemu")
+    }
+
+    /// # Errors
+    /// Always.
+    pub fn run_copies(_copies: &Copies) -> Result<()> {
+        bail!("our VMM runs copies on x86-64 only")
+    }
+
+    /// There is none.
+    pub fn disk_of_snapshot(snapshot: &Path) -> PathBuf {
+        snapshot.into()
+    }
+
+    /// There is none.
+    pub fn pages_of_snapshot(snapshot: &Path) -> PathBuf {
+        snapshot.into()
+    }
+
+    /// # Errors
+    /// Always.
+    pub fn used_pages(_pid: u32, _snapshot: &Path) -> Result<(usize, Vec<u8>)> {
+        bail!("our VMM runs copies on x86-64 only")
+    }
+
+    /// # Errors
+    /// Always.
+    pub fn origin(_snapshot: &Path) -> Result<(PathBuf, Vec<u8>)> {
+        bail!("our VMM runs copies on x86-64 only")
+    }
+
+    /// # Errors
+    /// Always.
+    pub fn write_snapshot(
+        _pid: u32,
+        _socket: &Path,
+        _origin: (PathBuf, Vec<u8>),
+        _file: &File,
+        _disk: Option<(&File, &File)>,
+    ) -> Result<()> {
+        bail!("our VMM takes snapshots on x86-64 only")
+    }
 }

@@ -1,15 +1,30 @@
 //! What is not x86-64's compiles for AArch64: the workspace is checked for it, with its tests, by the one installed toolchain and a standard library that is built
 //! from its sources, which Debian's backports have in the same version.
 
-use crate::run;
+use crate::{packages, run};
 use anyhow::{Context, Result, bail};
 use glass_tests::cache;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
-/// The VM platform exists for x86-64 alone, and so does the VMM that boots its images in tests.
-const EXCLUDED: [&str; 2] = ["glass-platform-vm", "glass-tests-vmm"];
+/// The VMM that boots images in tests is for x86-64 alone.
+const EXCLUDED: [&str; 1] = ["glass-tests-vmm"];
+/// Crates whose unit tests need nothing of an x86-64 machine.
+const PORTABLE: [&str; 10] = [
+    "glass-formats",
+    "glass-api",
+    "glass-lib-executor",
+    "glass-lib-http",
+    "glass-lib-net",
+    "glass-lib-store",
+    "glass-lib-tcp",
+    "glass-lib-trace",
+    "glass-lib-vsock",
+    "glass-profiler-core",
+];
+/// Where Debian's cross compiler has the libraries of programs for AArch64.
+const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
 /// Where Debian has the sources of several versions of the standard library.
 const SOURCE: &str = "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian trixie-backports main\n";
 const PACKAGE: &str = "rust-src";
@@ -18,23 +33,60 @@ const CI_VARIABLE: &str = "CI";
 
 /// Checks the workspace. Without Debian's packages this is left out, except in CI.
 pub fn check() -> Result<String> {
-    let library = match library() {
+    let library = match library_and(packages::FOR_CHECK) {
         Ok(library) => library,
         Err(error) if std::env::var_os(CI_VARIABLE).is_none() => return Ok(format!("left out: {error:#}")),
         Err(error) => return Err(error.context("cannot check for AArch64")),
     };
-    let mut command =
-        run::cargo(&["check", "--workspace", "--all-targets", "--target", TARGET, "-Zbuild-std=std,panic_abort,test"]);
+    let mut command = run::cargo(&[
+        "check",
+        "--workspace",
+        "--all-targets",
+        "--target",
+        TARGET,
+        "-Zbuild-std=std,panic_abort,test",
+        "-Zwarnings",
+    ]);
+    // A warning fails, as those of clippy for x86-64 do.
+    command.env("CARGO_BUILD_WARNINGS", "deny");
     EXCLUDED.iter().for_each(|package| {
         command.args(["--exclude", package]);
     });
-    // A standard library cannot be built without unstable options; nothing of it enters a program.
+    run::shown(with_library(&mut command, &library))
+}
+
+/// Runs the unit tests of crates that need nothing of an x86-64 machine, each as a process of AArch64 that QEMU emulates. It takes some minutes, most of
+/// it to compile, so CI leaves it out.
+pub fn test() -> Result<String> {
+    let library = library_and(packages::FOR_AARCH64)?;
+    let mut command = run::cargo(&["test", "--lib", "--target", TARGET, "-Zbuild-std=std,panic_abort,test"]);
+    PORTABLE.iter().for_each(|package| {
+        command.args(["--package", package]);
+    });
+    command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");
+    command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", format!("qemu-aarch64 -L {LIBRARIES}"));
+    let said = run::shown(with_library(&mut command, &library))?;
+    let passed = said.lines().filter_map(|line| line.strip_prefix("test result: ok. ")?.split(' ').next());
+    let passed: u32 = passed.filter_map(|count| count.parse::<u32>().ok()).sum();
+    if passed == 0 { bail!("no test ran for AArch64") } else { Ok(format!("{passed} tests")) }
+}
+
+/// The sources of the standard library, if these packages are there as well.
+fn library_and(packages: &[packages::Package]) -> Result<PathBuf> {
+    if let Some(missing) = packages::ensure(packages)?.first() {
+        bail!("there is no {}", missing.program);
+    }
+    library()
+}
+
+/// A command of cargo that builds the standard library: that takes unstable options, and nothing of it enters a program.
+fn with_library<'a>(command: &'a mut Command, library: &Path) -> &'a mut Command {
     command.env("RUSTC_BOOTSTRAP", "1").env("__CARGO_TESTS_ONLY_SRC_ROOT", library);
-    run::shown(command.env("CARGO_TARGET_DIR", run::target_dir().join("aarch64")))
+    command.env("CARGO_TARGET_DIR", run::target_dir().join("aarch64"))
 }
 
 /// The folder `library` of the sources of the installed compiler.
-fn library() -> Result<PathBuf> {
+pub fn library() -> Result<PathBuf> {
     let version = run::quiet(Command::new("rustc").arg("--version"))?;
     let version = version.split(' ').nth(1).context("rustc prints no version")?;
     let folder = cache::filled(&format!("rust-src-{version}"), |folder| unpack(folder, version))?;

@@ -27,7 +27,7 @@ pub struct Options {
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(BENCHMARKS.map(|benchmark| benchmark.name)))]
     #[arg(required_unless_present = "short")]
     name: Option<String>,
-    /// Only this part: of sampling pauses, loss, record, torn or oracle, of tracing cost, instructions, page or throughput, of network tcp, udp, offloads, flood or loss, of queue loopback, tap or small, of perf shares, stacks or names, of platform wakes or tx-blocked, of linux guests, pause, shares or off-cpu, of web kvm-tcp, kvm-vsock, kvm-disk, tcg-tcp, tcg-vsock or tcg-disk, of xen traces, block or network
+    /// Only this part: of sampling pauses, loss, record, torn or oracle, of tracing cost, instructions, page or throughput, of network tcp, udp, offloads, vmms, flood or loss, of disk peers or vmms, of queue loopback, tap, small or put, of perf shares, stacks or names, of platform wakes or tx-blocked, of linux guests, pause, shares or off-cpu, of web kvm-tcp, kvm-vsock, kvm-disk, tcg-tcp, tcg-vsock or tcg-disk, of xen traces, block or network
     part: Option<String>,
     /// The time that each part has; five rounds are measured however long they take
     #[arg(long, value_name = "MINUTES", default_value_t = MINUTES, value_parser = clap::value_parser!(u64).range(1..=10_000))]
@@ -51,7 +51,7 @@ pub fn run(options: &Options) -> Result<()> {
         "perf" => packages::FOR_BENCH_PERF,
         "mpi" => packages::FOR_BENCH_MPI,
         "network" => packages::FOR_BENCH_NETWORK,
-        "disk" | "console" | "cores" => packages::FOR_BENCH_DISK,
+        "disk" | "store" | "console" | "cores" => packages::FOR_BENCH_DISK,
         "xen" => packages::FOR_BENCH_XEN,
         "web" | "vsock" => packages::FOR_BENCH_WEB,
         _ => packages::FOR_BENCH,

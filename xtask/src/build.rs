@@ -1,12 +1,12 @@
 //! Builds the products that tests, demo and benchmarks run.
 
-use crate::{run, suite};
+use crate::{aarch64, run, suite};
 use anyhow::{Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The services that are run as processes.
-const PROCESSES: [&str; 9] = [
+const PROCESSES: [&str; 11] = [
     "upload-queue",
     "hello",
     "web-server",
@@ -15,17 +15,24 @@ const PROCESSES: [&str; 9] = [
     "bench-udp",
     "bench-console",
     "bench-disk",
+    "bench-store",
     "bench-cores",
+    "bench-tls",
 ];
 /// The services that are booted and have the same features of our libraries; `faults` goes wrong on purpose.
-const IMAGES: [&str; 8] =
-    ["upload-queue", "hello", "busy", "faults", "bench-tcp", "bench-udp", "bench-console", "bench-disk"];
+const IMAGES: [&str; 9] =
+    ["upload-queue", "hello", "busy", "faults", "bench-tcp", "bench-udp", "bench-console", "bench-disk", "bench-store"];
 /// Those that only benchmarks boot.
 const BENCHMARK_IMAGES: [&str; 3] = ["bench-cores", "bench-platform", "trace-cost"];
 /// The programs that only benchmarks run, as cargo's arguments.
 pub const BENCHMARK_EXAMPLES: [&str; 4] = ["--example", "pauses", "--example", "trace_page_cost"];
-/// Another, with more features.
+/// The services that are booted on AArch64 too.
+const AARCH64_IMAGES: [&str; 3] = ["upload-queue", "hello", "faults"];
+/// Those whose boot is measured.
+const AARCH64_BOOTS: [&str; 2] = ["hello", "upload-queue"];
+/// Others, each with more features.
 const WEB_SERVER: &str = "web-server";
+const BENCH_TLS: &str = "bench-tls";
 /// The services that are built for the tracing of functions too, as both.
 const TRACEABLE: [&str; 2] = ["upload-queue", "busy"];
 
@@ -81,7 +88,7 @@ pub fn services_for_tests(with_xen: bool, with_benchmarks: bool) -> Result<Strin
                 .into_iter()
                 .try_for_each(|platform| build(&TRACEABLE, &["--trace-functions", "--platform", platform]).map(drop))
         });
-        let last = build(&images, &[]).and_then(|_| build(&[WEB_SERVER], &[]));
+        let last = build(&images, &[]).and_then(|_| build(&[WEB_SERVER], &[])).and_then(|_| build(&[BENCH_TLS], &[]));
         traceable.join().expect("building services does not panic").and(last)
     })?;
     if with_xen {
@@ -89,6 +96,25 @@ pub fn services_for_tests(with_xen: bool, with_benchmarks: bool) -> Result<Strin
         run::quiet(&mut without_libraries(&XEN_SAMPLER))?;
     }
     Ok(last_line(&last))
+}
+
+/// Builds the AArch64 images of services for end-to-end tests. Without the sources of the standard library this is left out, and their tests are
+/// skipped, except where they are `required`. Returns what `glass build` reports of the last.
+pub fn services_for_aarch64(required: bool) -> Result<String> {
+    let library = match aarch64::library() {
+        Ok(library) => library,
+        Err(error) if !required => return Ok(format!("left out: {error:#}")),
+        Err(error) => return Err(error.context("cannot build for AArch64")),
+    };
+    let glass = tested().join("glass");
+    build_for_aarch64(&glass, &library, &AARCH64_IMAGES)?;
+    build_for_aarch64(&glass, &library, &[WEB_SERVER])
+}
+
+/// The same of services that have the same features of our libraries, by `glass`, with the sources of the standard library.
+fn build_for_aarch64(glass: &Path, library: &Path, services: &[&str]) -> Result<String> {
+    let mut command = glass_build(glass, &["build", "--target", "aarch64"]);
+    run::quiet(command.args(services).env("GLASS_RUST_LIBRARY", library)).map(|said| last_line(&said))
 }
 
 /// Builds a program that needs no file of the machine that it runs on, such as a dom0: without shared libraries, and without symbols.
@@ -130,9 +156,20 @@ pub fn measured(name: &str, part: Option<&str>) -> Result<String> {
     }
     if name == "boot" {
         image("hello")?;
+        // Without those sources, or without network, there is no figure of it.
+        if let Ok(library) = aarch64::library() {
+            build_for_aarch64(&programs().join("glass"), &library, &AARCH64_BOOTS)?;
+        }
         return queue_image();
     }
-    if let "disk" | "console" | "cores" = name {
+    if name == "agent" {
+        image("hello")?;
+        return image("busy");
+    }
+    if name == "store" {
+        process("glass-bench-redb")?;
+    }
+    if let "disk" | "store" | "console" | "cores" | "tls" = name {
         return image(&format!("bench-{name}"));
     }
     if name == "web" {

@@ -4,35 +4,59 @@ use crate::progress::Steps;
 use crate::{aarch64, rules, run, scripts};
 use anyhow::{Result, bail};
 
-/// Runs the checks, or only the repository's own rules.
-pub fn run(only_rules: bool) -> Result<()> {
-    let mut steps = Steps::new(if only_rules { 1 } else { 6 });
-    let mut failed = Vec::new();
-    let mut part = |title: &'static str, check: &dyn Fn() -> Result<String>| {
-        let step = steps.begin(title, None);
+/// Checks, of which all run whatever the others find.
+struct Checks {
+    steps: Steps,
+    failed: Vec<&'static str>,
+}
+
+impl Checks {
+    fn new(count: usize) -> Checks {
+        Checks { steps: Steps::new(count), failed: Vec::new() }
+    }
+
+    fn part(&mut self, title: &'static str, check: impl Fn() -> Result<String>) {
+        let step = self.steps.begin(title, None);
         match check() {
             Ok(note) => step.done(&note),
             Err(error) => {
                 drop(step);
                 eprintln!("error: {error:#}");
-                failed.push(title);
+                self.failed.push(title);
             }
         }
-    };
-    part("rules of the repository", &check_rules);
+    }
+
+    fn end(self) -> Result<()> {
+        if self.failed.is_empty() { Ok(()) } else { bail!("not in order: {}", self.failed.join(", ")) }
+    }
+}
+
+/// Runs the checks, or only the repository's own rules.
+pub fn run(only_rules: bool) -> Result<()> {
+    let mut checks = Checks::new(if only_rules { 1 } else { 6 });
+    checks.part("rules of the repository", check_rules);
     if !only_rules {
-        part("format", &|| run::quiet(&mut run::cargo(&["fmt", "--all", "--check"])));
-        part("lints", &|| {
+        checks.part("format", || run::quiet(&mut run::cargo(&["fmt", "--all", "--check"])));
+        checks.part("lints", || {
             run::shown(&mut run::cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
         });
-        part("types of the pages' scripts", &scripts::check_types);
-        part("documentation", &|| {
+        checks.part("types of the pages' scripts", scripts::check_types);
+        checks.part("documentation", || {
             let mut command = run::cargo(&["doc", "--workspace", "--no-deps"]);
             run::shown(command.env("RUSTDOCFLAGS", "-D warnings"))
         });
-        part("compiles for AArch64", &aarch64::check);
+        checks.part("compiles for AArch64", aarch64::check);
     }
-    if failed.is_empty() { Ok(()) } else { bail!("not in order: {}", failed.join(", ")) }
+    checks.end()
+}
+
+/// Runs those of AArch64, and the tests of portable crates in its emulation.
+pub fn run_for_aarch64() -> Result<()> {
+    let mut checks = Checks::new(2);
+    checks.part("compiles for AArch64", aarch64::check);
+    checks.part("unit tests of portable crates under qemu-aarch64", aarch64::test);
+    checks.end()
 }
 
 fn check_rules() -> Result<String> {

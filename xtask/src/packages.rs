@@ -19,10 +19,19 @@ pub struct Package {
 
 const QEMU: Package =
     Package { program: "qemu-system-x86_64", package: "qemu-system-x86", purpose: "running services as VMs" };
-const PASST: Package = Package { program: "passt", package: "passt", purpose: "a network for VMs of an ordinary user" };
+const QEMU_ARM: Package = Package {
+    program: "qemu-system-aarch64",
+    package: "qemu-system-arm",
+    purpose: "running services as VMs with an AArch64 processor",
+};
 const CURL: Package = Package { program: "curl", package: "curl", purpose: "HTTP requests by a real client" };
 const CHROMIUM: Package = Package { program: "chromium", package: "chromium", purpose: "reports in a real browser" };
-const NGINX: Package = Package { program: "nginx", package: "nginx-light", purpose: "the peer of the queue benchmark" };
+const NGINX: Package =
+    Package { program: "nginx", package: "nginx-light", purpose: "a server for clients, and a peer of benchmarks" };
+const HAPROXY: Package =
+    Package { program: "/usr/sbin/haproxy", package: "haproxy", purpose: "a proxy in front of the upload queue" };
+const APACHE: Package =
+    Package { program: "/usr/sbin/apache2", package: "apache2-bin", purpose: "another server for the HTTP client" };
 const IP: Package = Package { program: "ip", package: "iproute2", purpose: "networks for benchmarks" };
 const FIO: Package = Package { program: "fio", package: "fio", purpose: "the peer of the disk benchmark" };
 const BUSYBOX: Package =
@@ -33,7 +42,8 @@ const GCC: Package =
 const MUSL: Package = Package { program: "musl-gcc", package: "musl-tools", purpose: "C programs" };
 const VALGRIND: Package =
     Package { program: "valgrind", package: "valgrind", purpose: "instructions that tracing costs a process" };
-const GO: Package = Package { program: "go", package: "golang-go", purpose: "exports in go tool pprof" };
+const GO: Package =
+    Package { program: "go", package: "golang-go", purpose: "exports in go tool pprof, and a server of NATS" };
 const NODE: Package = Package { program: "node", package: "nodejs", purpose: "exports in their viewers" };
 const NPM: Package = Package { program: "npm", package: "npm", purpose: "the viewers that open exports" };
 const PIP: Package = Package { program: "pip3", package: "python3-pip", purpose: "exports in Perfetto's schema" };
@@ -60,32 +70,52 @@ const MMDEBSTRAP: Package =
     Package { program: "mmdebstrap", package: "mmdebstrap", purpose: "a clean Debian, in which a package is tried" };
 const DWZ: Package = Package { program: "dwz", package: "dwz", purpose: "debug information that programs share" };
 
+const GCC_ARM: Package = Package {
+    program: "aarch64-linux-gnu-gcc",
+    package: "gcc-aarch64-linux-gnu",
+    purpose: "the check for AArch64, of which some crates compile C, and stacks of its programs",
+};
+/// The compiler only recommends it.
+const LIBC_ARM: Package = Package {
+    program: "/usr/aarch64-linux-gnu/include/stdint.h",
+    package: "libc6-dev-arm64-cross",
+    purpose: "the same, of which all need the headers of libc",
+};
+const QEMU_USER: Package =
+    Package { program: "qemu-aarch64", package: "qemu-user", purpose: "stacks of programs for AArch64" };
+
+/// What `cargo xtask check` needs.
+pub const FOR_CHECK: &[Package] = &[GCC_ARM, LIBC_ARM];
+/// What `cargo xtask check --aarch64` needs.
+pub const FOR_AARCH64: &[Package] = &[GCC_ARM, LIBC_ARM, QEMU_USER];
 /// What `cargo xtask test` needs.
-pub const FOR_TEST: &[Package] =
-    &[QEMU, PASST, CURL, CHROMIUM, GCC, MUSL, GO, NODE, NPM, PIP, BABELTRACE, DWZ, MKFS_FAT, MCOPY];
+pub const FOR_TEST: &[Package] = &[
+    QEMU, QEMU_ARM, CURL, CHROMIUM, GCC, MUSL, GO, NODE, NPM, PIP, BABELTRACE, DWZ, MKFS_FAT, MCOPY, NGINX, APACHE,
+    HAPROXY, GCC_ARM, LIBC_ARM, QEMU_USER,
+];
 /// What it also needs with `--long`.
 pub const FOR_TEST_LONG: &[Package] = &[PERF];
 /// What `cargo xtask package --try` needs.
 pub const FOR_PACKAGE: &[Package] = &[MMDEBSTRAP, GCC];
 /// What `cargo xtask lab` needs.
-pub const FOR_LAB: &[Package] = &[QEMU, PASST, CURL];
+pub const FOR_LAB: &[Package] = &[QEMU, CURL];
 /// What `cargo xtask demo` needs as a VM.
-pub const FOR_DEMO_VM: &[Package] = &[QEMU, PASST, CURL];
+pub const FOR_DEMO_VM: &[Package] = &[QEMU, CURL];
 /// What `cargo xtask demo --platform linux` needs.
 pub const FOR_DEMO_LINUX: &[Package] = &[CURL];
 /// What `cargo xtask bench` needs.
-pub const FOR_BENCH: &[Package] = &[QEMU, PASST, IP, NGINX, GDB, GCC, VALGRIND];
+pub const FOR_BENCH: &[Package] = &[QEMU, IP, NGINX, GDB, GCC, VALGRIND];
 /// What `cargo xtask bench mpi` needs.
-pub const FOR_BENCH_MPI: &[Package] = &[QEMU, PASST, GCC, MUSL];
+pub const FOR_BENCH_MPI: &[Package] = &[QEMU, GCC, MUSL];
 
 /// What `cargo xtask bench network` needs.
-pub const FOR_BENCH_NETWORK: &[Package] = &[QEMU, PASST, IP, BUSYBOX];
+pub const FOR_BENCH_NETWORK: &[Package] = &[QEMU, IP, BUSYBOX];
 /// What `cargo xtask bench disk` needs.
-pub const FOR_BENCH_DISK: &[Package] = &[QEMU, PASST, FIO, BUSYBOX];
+pub const FOR_BENCH_DISK: &[Package] = &[QEMU, FIO, BUSYBOX];
 /// What `cargo xtask bench xen` needs: guests, and fio for the Linux domain. Xen itself is not installed.
-pub const FOR_BENCH_XEN: &[Package] = &[QEMU, PASST, GCC, FIO];
+pub const FOR_BENCH_XEN: &[Package] = &[QEMU, GCC, FIO];
 /// What `cargo xtask bench web` and `bench vsock` need.
-pub const FOR_BENCH_WEB: &[Package] = &[QEMU, PASST, IP, NGINX, BUSYBOX, MKFS_FAT, MCOPY];
+pub const FOR_BENCH_WEB: &[Package] = &[QEMU, IP, NGINX, BUSYBOX, MKFS_FAT, MCOPY];
 /// What `cargo xtask bench perf` needs.
 pub const FOR_BENCH_PERF: &[Package] = &[PERF, GCC, GPP, LIBC_NAMES, GO, NODE, GDB, OPENSSL, BOOST, LLVM];
 

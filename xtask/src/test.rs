@@ -15,12 +15,16 @@ use std::time::{Duration, Instant};
 const END_TO_END: &str = "glass-tests";
 /// End-to-end tests in parallel: each runs its own VM or service, and waits most of the time.
 const END_TO_END_THREADS: &str = "--test-threads=4";
-/// The starts of the names of the longest end-to-end tests: two use one core all the time, one waits half a minute. They start beside the
+/// The starts of the names of the longest end-to-end tests: three use one core all the time, one waits half a minute. They start beside the
 /// tests on the host.
-const LONGEST_END_TO_END: [&str; 3] = ["xen_services::", "first_service::", "web::a_daemon_that_ends_is_an_error"];
+const LONGEST_END_TO_END: [&str; 4] =
+    ["xen_services::", "first_service::", "outside::", "web::a_daemon_that_ends_is_an_error"];
 
 /// The start of the names of tests in an emulated machine with an ordinary KVM, which uses both cores: they run alone.
 const SVM: &str = "svm::";
+
+/// The part of the tests of AArch64 images.
+const AARCH64: &str = "aarch64";
 
 /// The package whose tests run guests that never sleep: beside other tests, such a guest runs for longer and uses a core all that time.
 const BUSY: &str = "glass-profiler-guests";
@@ -34,7 +38,7 @@ const REPORT: &str = "glass-profiler-report";
 pub struct Options {
     /// Only tests whose names contain one of these
     names: Vec<String>,
-    /// Only one part: host, docs, scripts, ring, end-to-end, process, kvm, tcg, svm, benchmarks, or a crate by its name or folder
+    /// Only one part: host, docs, scripts, ring, end-to-end, process, kvm, tcg, aarch64, svm, benchmarks, or a crate by its name or folder
     #[arg(long, value_name = "PART")]
     only: Option<String>,
     /// Run the tests this often and count the failures of each
@@ -67,7 +71,7 @@ enum Part {
     Scripts,
     Ring,
     EndToEnd,
-    /// The end-to-end tests of one platform: process, kvm or tcg.
+    /// The end-to-end tests of one platform: process, kvm, tcg or aarch64.
     World(String),
     /// Those in an emulated machine with an ordinary KVM.
     Svm,
@@ -89,7 +93,7 @@ impl Part {
             Some("scripts") => Part::Scripts,
             Some("ring") => Part::Ring,
             Some("end-to-end" | END_TO_END | "tests") => Part::EndToEnd,
-            Some(world @ ("process" | "kvm" | "tcg")) => Part::World(world.to_owned()),
+            Some(world @ ("process" | "kvm" | "tcg" | AARCH64)) => Part::World(world.to_owned()),
             Some("svm") => Part::Svm,
             Some("benchmarks") => Part::Benchmarks,
             Some(name) => package(name)?,
@@ -143,6 +147,15 @@ impl Part {
         self.has_end_to_end() || matches!(self, Part::Svm | Part::Benchmarks)
     }
 
+    /// Whether images for AArch64 are built, and whether others are.
+    fn has_aarch64(&self) -> (bool, bool) {
+        match self {
+            Part::World(world) => (world == AARCH64, world != AARCH64),
+            Part::All | Part::EndToEnd => (true, true),
+            _ => (false, true),
+        }
+    }
+
     fn step_count(&self, options: &Options) -> usize {
         let on_the_host = [
             self.has_busy(),
@@ -183,7 +196,7 @@ fn package(name_or_folder: &str) -> Result<Part> {
         |package: &&Value| package["name"] == name_or_folder || package["manifest_path"].as_str() == manifest.to_str();
     let found = packages.iter().find(is_meant).with_context(|| {
         format!(
-            "there is no part {name_or_folder:?}: give host, docs, scripts, ring, end-to-end, process, kvm, tcg, svm, benchmarks, or a crate's name or folder"
+            "there is no part {name_or_folder:?}: give host, docs, scripts, ring, end-to-end, process, kvm, tcg, aarch64, svm, benchmarks, or a crate's name or folder"
         )
     })?;
     let name = found["name"].as_str().context("a package has no name")?.to_owned();
@@ -207,7 +220,7 @@ pub fn run(options: &Options) -> Result<()> {
     let mut steps = Steps::new(part.step_count(options));
     // As the test of Xen has it.
     let with_xen = options.long || std::env::var_os("GLASS_XEN_CASE").is_some();
-    let programs = build_all(&part, with_xen, part.has_benchmarks(options), &mut steps)?;
+    let programs = build_all(&part, options, with_xen, &mut steps)?;
     let steps_of_a_run = steps.left();
     let mut total = Tally::default();
     for round in 1..=options.repeat {
@@ -234,7 +247,9 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 /// Builds the tests of `part`, and in parallel the programs of end-to-end tests.
-fn build_all(part: &Part, with_xen: bool, with_benchmarks: bool, steps: &mut Steps) -> Result<Vec<Program>> {
+fn build_all(part: &Part, options: &Options, with_xen: bool, steps: &mut Steps) -> Result<Vec<Program>> {
+    let (with_benchmarks, (with_aarch64, with_others)) = (part.has_benchmarks(options), part.has_aarch64());
+    let required = options.ci;
     let mut selection = part.selection();
     if selection.is_empty() {
         return Ok(Vec::new());
@@ -243,7 +258,18 @@ fn build_all(part: &Part, with_xen: bool, with_benchmarks: bool, steps: &mut Ste
     let mut services = None;
     if part.has_services() {
         suite::build_glass()?;
-        services = Some(std::thread::spawn(move || timed(|| build::services_for_tests(with_xen, with_benchmarks))));
+        services = Some(std::thread::spawn(move || {
+            timed(|| -> Result<String> {
+                let mut last = String::new();
+                if with_others {
+                    last = build::services_for_tests(with_xen, with_benchmarks)?;
+                }
+                if with_aarch64 {
+                    last = build::services_for_aarch64(required)?;
+                }
+                Ok(last)
+            })
+        }));
     }
     if with_benchmarks {
         selection.extend(build::BENCHMARK_EXAMPLES);
@@ -383,7 +409,8 @@ fn end_to_end<'a>(programs: &'a [Program], part: &Part, options: &Options) -> Re
         _ => String::new(),
     };
     let is_chosen = |test: &String| {
-        test.contains(&module) && (options.names.is_empty() || options.names.iter().any(|name| test.contains(name)))
+        format!("::{test}").contains(&module)
+            && (options.names.is_empty() || options.names.iter().any(|name| test.contains(name)))
     };
     let is_longest = |test: &String| LONGEST_END_TO_END.iter().any(|start| test.starts_with(start));
     for program in programs.iter().filter(|program| program.package == END_TO_END) {
@@ -419,7 +446,7 @@ fn end_to_end_command(program: &Program, tests: &[String], options: &Options) ->
         .env("GLASS_PROGRAMS", build::tested())
         .env("GLASS_TESTS_REQUIRED", "1");
     if options.ci {
-        command.env("GLASS_SVM_REQUIRED", "1");
+        command.env("GLASS_SVM_REQUIRED", "1").env("GLASS_AARCH64_REQUIRED", "1");
     }
     if options.long {
         command.env("GLASS_TESTS_LONG", "1");

@@ -4,7 +4,13 @@
 
 extern crate alloc;
 
+mod copied;
+mod handlers;
+#[cfg_attr(target_arch = "aarch64", path = "instructions/aarch64.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "instructions/x86_64.rs")]
+mod instructions;
 mod many;
+mod pages;
 mod wrong;
 
 use alloc::string::String;
@@ -15,6 +21,12 @@ use glasshouse::{Error, Net, Platform};
 glasshouse::main!(serve);
 
 async fn serve(platform: impl Platform) -> Result<(), Error> {
+    if platform.args().first().is_some_and(|arg| arg == "copied") {
+        return copied::serve(&platform).await;
+    }
+    if platform.args().first().is_some_and(|arg| arg == "pages") {
+        return pages::serve(&platform).await;
+    }
     // A task that sleeps, so that the faults happen in a system with timers and more than one task.
     let clock = platform.clone();
     platform.spawn("bystander", async move {
@@ -45,6 +57,7 @@ async fn serve(platform: impl Platform) -> Result<(), Error> {
         Some("panic-there") => many::fail_there(&platform, || panic!("on purpose, elsewhere")).await,
         Some("null-there") => many::fail_there(&platform, wrong::read_null).await,
         Some("stack-there") => many::fail_there(&platform, || wrong::recurse(1)).await,
+        Some("handlers") => handlers::serve(&platform).await,
         Some("facts") => facts(&platform),
         Some("resolve") => resolve(&platform).await,
         Some("messages") => {

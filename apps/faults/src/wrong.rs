@@ -1,8 +1,8 @@
 //! The faults. This module is wrong by design, so the comments of its `unsafe` blocks state the fault, not a proof.
 #![allow(unsafe_code)]
 
+use crate::instructions;
 use alloc::vec::Vec;
-use core::arch::asm;
 use core::hint::black_box;
 use glasshouse::Error;
 
@@ -59,22 +59,20 @@ pub fn write_code() -> u64 {
 }
 
 pub fn run_data() -> u64 {
-    // A `ret`, on the heap.
-    let data = black_box(alloc::vec![0xc3u8; 16]);
+    // Code of a function, on the heap.
+    let data = black_box(instructions::RETURN.to_vec());
     // SAFETY: none: data is not executable, so the call is a page fault.
     let function = unsafe { core::mem::transmute::<*const u8, extern "C" fn() -> u64>(data.as_ptr()) };
     function()
 }
 
 pub fn invalid_instruction() -> u64 {
-    // SAFETY: none: this is an invalid instruction exception.
-    unsafe { asm!("ud2") };
+    instructions::invalid();
     0
 }
 
 pub fn privileged_instruction() -> u64 {
-    // SAFETY: none: ring 3 may not do this, so it is a general protection fault.
-    unsafe { asm!("hlt") };
+    instructions::privileged();
     0
 }
 

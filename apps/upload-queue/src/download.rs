@@ -1,7 +1,6 @@
 //! Downloads: data from the disk to a client.
 
 use crate::allocator::Cursor;
-use crate::changes::Item;
 use crate::error::StoreError;
 use crate::format::{self, Entry};
 use crate::inflight::InFlight;
@@ -20,7 +19,9 @@ use xxhash_rust::xxh3::Xxh3;
 /// At most [`CHUNKS_PER_TRANSFER`] chunks are in memory if the caller keeps one at a time.
 pub struct Download<B: Block> {
     store: Store<B>,
-    item: Rc<Item>,
+    entry: Entry,
+    /// What keeps its space.
+    holder: Rc<dyn Any>,
     to_read: Cursor,
     bytes_left: u64,
     hasher: Box<Xxh3>,
@@ -30,10 +31,15 @@ pub struct Download<B: Block> {
 }
 
 impl<B: Block> Download<B> {
-    pub(crate) fn new(store: Store<B>, item: Rc<Item>) -> Download<B> {
-        let to_read = Cursor::new(item.entry.extents, item.entry.length);
-        let bytes_left = item.entry.length;
-        Download { store, item, to_read, bytes_left, hasher: format::hasher(), reads: InFlight::new(), held: None }
+    pub(crate) fn new(store: Store<B>, entry: Entry, holder: Rc<dyn Any>) -> Download<B> {
+        let to_read = Cursor::new(entry.extents, entry.length);
+        let (hasher, reads) = (format::hasher(), InFlight::new());
+        Download { store, entry, holder, to_read, bytes_left: entry.length, hasher, reads, held: None }
+    }
+
+    /// Another download of the same item, from its start.
+    pub fn again(&self) -> Download<B> {
+        Download::new(self.store.clone(), self.entry, self.holder.clone())
     }
 
     /// Drops `guard` when the download and its last read have ended: the device still writes into the buffers of a download that is
@@ -44,7 +50,7 @@ impl<B: Block> Download<B> {
 
     /// The item that is read.
     pub fn entry(&self) -> &Entry {
-        &self.item.entry
+        &self.entry
     }
 
     /// Bytes that were not returned yet.
@@ -88,14 +94,19 @@ impl<B: Block> Download<B> {
         Ok(Some(chunk))
     }
 
+    /// The hash of what was read.
+    pub(crate) fn hasher(&self) -> Box<Xxh3> {
+        self.hasher.clone()
+    }
+
     /// Never completes; lets the reads make progress while the caller sends a chunk.
     pub async fn drive(&mut self) {
         self.reads.drive().await
     }
 
     fn verify(&self) -> Result<(), StoreError> {
-        let (stored, computed) = (self.item.entry.checksum, self.hasher.digest());
-        if stored == computed { Ok(()) } else { Err(StoreError::Damaged { id: self.item.entry.id, stored, computed }) }
+        let (stored, computed) = (self.entry.checksum, self.hasher.digest());
+        if stored == computed { Ok(()) } else { Err(StoreError::Damaged { id: self.entry.id, stored, computed }) }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Errors of the store.
 
+use crate::digest::Algorithm;
 use crate::format::Fault;
 use alloc::vec::Vec;
 use core::fmt;
@@ -114,6 +115,11 @@ pub enum StoreError {
         /// Bytes received.
         received: u64,
     },
+    /// The bytes of an upload do not have a digest that its client sent with them.
+    Digest {
+        /// The algorithm of the digest.
+        algorithm: Algorithm,
+    },
     /// The data of an item does not have the checksum that it had when it was uploaded.
     Damaged {
         /// The item.
@@ -134,6 +140,24 @@ pub enum StoreError {
     Overwritten,
     /// No memory for a chunk.
     Memory(OutOfMemory),
+    /// The upload is complete, or was given up.
+    UploadEnded,
+    /// What was saved of an upload does not have its checksum any more.
+    DamagedUpload,
+    /// The engine is away, or did not do what was requested; the text states what to do.
+    Away(&'static str),
+    /// The engine has no space for more.
+    EngineFull,
+    /// The engine refused a request.
+    Engine {
+        /// Its own number of the error.
+        code: u64,
+    },
+    /// So many uploads that can be resumed are in progress that there is no place for another one.
+    TooManyUploads {
+        /// Places there are.
+        count_max: usize,
+    },
 }
 
 /// Whether the disk does what the queue needs.
@@ -181,6 +205,11 @@ impl fmt::Display for StoreError {
             StoreError::Short { length, received } => {
                 write!(f, "the upload ended after {received} of {length} bytes")
             }
+            StoreError::Digest { algorithm } => write!(
+                f,
+                "what was received does not have the {} that was sent with it, and is not stored: send it again",
+                algorithm.key()
+            ),
             StoreError::Damaged { id, stored, computed } => write!(
                 f,
                 "item {id} is damaged: its checksum was {stored:016x} when it was uploaded and is {computed:016x} now"
@@ -200,6 +229,19 @@ impl fmt::Display for StoreError {
                 "another program has overwritten or cut off the queue's disk, so nothing is written any more: restart the queue with a whole disk"
             ),
             StoreError::Memory(error) => write!(f, "{error}"),
+            StoreError::UploadEnded => write!(f, "the upload is complete or was given up"),
+            StoreError::DamagedUpload => {
+                write!(f, "what was stored of the upload is damaged on the disk: start it again from its first byte")
+            }
+            StoreError::Away(text) => f.write_str(text),
+            StoreError::EngineFull => write!(f, "the engine has no space for more"),
+            StoreError::Engine { code } => write!(f, "the engine refused a request with its error {code}"),
+            StoreError::TooManyUploads { count_max } => {
+                write!(
+                    f,
+                    "{count_max} uploads that can be resumed are in progress, and there may be no more: try again later"
+                )
+            }
         }
     }
 }
@@ -227,6 +269,8 @@ pub struct Recovery {
     pub sequence: u64,
     /// Items in the queue.
     pub items: usize,
+    /// Uploads that can be resumed.
+    pub uploads: usize,
     /// The index slot that could not be used, and why. After a power cut during a commit this is
     /// normal and nothing that was answered is lost; otherwise the disk is damaged.
     pub broken_slot: Option<(u64, Fault)>,
@@ -262,7 +306,8 @@ mod tests {
 
     #[test]
     fn a_normal_start_needs_no_remark_and_anything_else_has_its_own() {
-        let normal = Recovery { formatted: false, sequence: 7, items: 3, broken_slot: None, unused_bytes: 0 };
+        let normal =
+            Recovery { formatted: false, sequence: 7, items: 3, uploads: 0, broken_slot: None, unused_bytes: 0 };
         let remark = |recovery: Recovery| match &recovery.remarks()[..] {
             [remark] => remark.clone(),
             other => panic!("{other:?}"),

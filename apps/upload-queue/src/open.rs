@@ -1,25 +1,28 @@
 //! Opens a disk as a queue: finds or formats it, and reads its index.
 
 use crate::error::{OpenError, Recovery};
-use crate::format::{self, BLOCK_BYTES, Geometry, Index, Slot, SuperblockState};
+use crate::format::{
+    self, BLOCK_BYTES, Geometry, Index, Newest, Superblock, SuperblockState, UploadProgress, VERSION_1,
+};
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use glasshouse::future::{join, join_array};
 use glasshouse::{Block, Buf};
 
-/// A disk that is neither ours nor erased on request must be zero in this many bytes from its start, and in its last
-/// piece: file systems, partition tables and RAID members have signatures there. So much from the start also shows the
-/// items of a queue whose superblock and index were erased.
-const ZERO_HEAD_BYTES: u64 = 4 * 1024 * 1024;
-/// Bytes of each read.
-const ZERO_PIECE_BYTES: u64 = 256 * 1024;
+/// A disk that is neither ours nor erased on request must be zero in this many bytes from its start, and before
+/// its end: file systems, partition tables and RAID members have signatures there. So much from the start also shows the
+/// items of a queue of which the first MiB was erased.
+const ZERO_HEAD_BYTES: u64 = 1280 * 1024;
+const ZERO_TAIL_BYTES: u64 = 256 * 1024;
+/// Bytes of each read. A VM gets each page of their buffers from its host, which takes more time than a further read.
+const ZERO_PIECE_BYTES: u64 = 64 * 1024;
 /// Blocks in between that must be zero too, at equal distances.
 const ZERO_SAMPLES: u64 = 16;
 /// Reads in flight meanwhile.
 const ZERO_READERS: usize = 4;
 
 /// Finds or formats the queue on `block` and reads its index.
-pub(crate) async fn open<B: Block>(block: &B, erase: bool) -> Result<(Geometry, Index, Recovery), OpenError> {
+pub(crate) async fn open<B: Block>(block: &B, erase: bool) -> Result<(Superblock, Index, Recovery), OpenError> {
     let info = block.info();
     if info.read_only {
         return Err(OpenError::ReadOnly);
@@ -29,12 +32,13 @@ pub(crate) async fn open<B: Block>(block: &B, erase: bool) -> Result<(Geometry, 
     }
     let new = Geometry::for_device(info.size_bytes).ok_or(OpenError::TooSmall { size_bytes: info.size_bytes })?;
     let found = find_queue(block, erase).await?;
-    let geometry = found.unwrap_or(new);
+    let superblock = found.unwrap_or(Superblock { version: VERSION_1, geometry: new, state: SuperblockState::Ready });
+    let geometry = superblock.geometry;
     let queue_bytes = u64::from(geometry.total_blocks) * BLOCK_BYTES as u64;
     if queue_bytes > info.size_bytes {
         return Err(OpenError::Shrunk { queue_bytes, size_bytes: info.size_bytes });
     }
-    let (index, broken_slot) = match found {
+    let Newest { index, broken_slot } = match found {
         Some(_) => {
             let recovered = recover(block, geometry).await?;
             // A service that was killed leaves writes in the cache of its host. Clients see
@@ -42,27 +46,28 @@ pub(crate) async fn open<B: Block>(block: &B, erase: bool) -> Result<(Geometry, 
             block.flush().await?;
             recovered
         }
-        None => (format_device(block, geometry).await?, None),
+        None => Newest { index: format_device(block, geometry).await?, broken_slot: None },
     };
     let recovery = Recovery {
         formatted: found.is_none(),
         sequence: index.sequence,
         items: index.entries.len(),
+        uploads: index.uploads.iter().filter(|upload| matches!(upload.progress, UploadProgress::Open { .. })).count(),
         broken_slot,
         unused_bytes: info.size_bytes - queue_bytes,
     };
-    Ok((geometry, index, recovery))
+    Ok((superblock, index, recovery))
 }
 
-/// The layout of the queue on `block`; `None` if it is to be formatted.
-async fn find_queue<B: Block>(block: &B, erase: bool) -> Result<Option<Geometry>, OpenError> {
+/// The superblock of the queue on `block`; `None` if it is to be formatted.
+async fn find_queue<B: Block>(block: &B, erase: bool) -> Result<Option<Superblock>, OpenError> {
     if erase {
         return Ok(None);
     }
     match format::decode_superblock(&read(block, 0, BLOCK_BYTES).await?).map_err(OpenError::Superblock)? {
-        Some((geometry, SuperblockState::Ready)) => Ok(Some(geometry)),
+        Some(found) if found.state == SuperblockState::Ready => Ok(Some(found)),
         // A first start was cut short; no item was ever accepted.
-        Some((_, SuperblockState::Formatting)) => Ok(None),
+        Some(_) => Ok(None),
         None => {
             check_empty(block, block.info().size_bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64).await?;
             Ok(None)
@@ -74,8 +79,9 @@ async fn find_queue<B: Block>(block: &B, erase: bool) -> Result<Option<Geometry>
 async fn check_empty<B: Block>(block: &B, whole: u64) -> Result<(), OpenError> {
     let piece = ZERO_PIECE_BYTES.min(whole);
     let head = ZERO_HEAD_BYTES.min(whole);
-    let pieces = (0..head).step_by(piece as usize).map(|from| from.min(head - piece));
-    check_zero(block, piece, pieces.chain([whole - piece])).await?;
+    let pieces = |from: u64, to: u64| (from..to).step_by(piece as usize).map(move |from| from.min(to - piece));
+    let tail = whole.saturating_sub(ZERO_TAIL_BYTES);
+    check_zero(block, piece, pieces(0, head).chain(pieces(tail, whole))).await?;
     let sample_of = |number| whole / ZERO_SAMPLES * number / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
     let samples = (1..ZERO_SAMPLES).map(sample_of).filter(|from| *from >= head);
     check_zero(block, BLOCK_BYTES as u64, samples).await
@@ -124,13 +130,14 @@ fn first_not_zero(bytes: &[u8]) -> Option<usize> {
 /// Formats a new queue and returns its index. A power cut at any time leaves a disk that is empty, or one in the state of formatting; both
 /// are formatted at the next start.
 async fn format_device<B: Block>(block: &B, geometry: Geometry) -> Result<Index, OpenError> {
-    let empty = Index { sequence: 1, next_id: 1, entries: Vec::new() };
+    let empty = Index { sequence: 1, next_id: 1, entries: Vec::new(), uploads: Vec::new() };
     write_superblock(block, geometry, SuperblockState::Formatting).await?;
     let mut first = Buf::zeroed(BLOCK_BYTES)?;
     format::encode_slot(
         empty.sequence,
         empty.next_id,
         core::iter::empty(),
+        &[],
         first.as_mut().expect("a new buffer has one owner"),
     );
     let at = |slot| u64::from(geometry.slot_start(slot)) * BLOCK_BYTES as u64;
@@ -144,33 +151,20 @@ async fn format_device<B: Block>(block: &B, geometry: Geometry) -> Result<Index,
 
 async fn write_superblock<B: Block>(block: &B, geometry: Geometry, state: SuperblockState) -> Result<(), OpenError> {
     let mut buf = Buf::zeroed(BLOCK_BYTES)?;
-    format::encode_superblock(geometry, state, buf.as_mut().expect("a new buffer has one owner"));
+    let superblock = Superblock { version: VERSION_1, geometry, state };
+    format::encode_superblock(&superblock, buf.as_mut().expect("a new buffer has one owner"));
     write(block, 0, buf).await?;
     Ok(block.flush().await?)
 }
 
 /// The newest valid index, and the broken slot if there is one.
-async fn recover<B: Block>(block: &B, geometry: Geometry) -> Result<(Index, Option<(u64, format::Fault)>), OpenError> {
+async fn recover<B: Block>(block: &B, geometry: Geometry) -> Result<Newest, OpenError> {
     let slot = async |number| {
         let offset = u64::from(geometry.slot_start(number)) * BLOCK_BYTES as u64;
         Ok(format::decode_slot(geometry, number, &read(block, offset, geometry.slot_bytes()).await?))
     };
     let (first, second): (Result<_, OpenError>, Result<_, OpenError>) = join(slot(0), slot(1)).await;
-    let (first, second) = (first?, second?);
-    match (first, second) {
-        (Slot::Valid(first), Slot::Valid(second)) if first.sequence > second.sequence => Ok((first, None)),
-        (Slot::Valid(_), Slot::Valid(second)) => Ok((second, None)),
-        (Slot::Valid(index), Slot::Invalid(fault)) => Ok((index, Some((1, fault)))),
-        (Slot::Invalid(fault), Slot::Valid(index)) => Ok((index, Some((0, fault)))),
-        // A new queue has one slot only; later on, both were written.
-        (Slot::Empty, Slot::Valid(index)) if index.sequence == 1 => Ok((index, None)),
-        (Slot::Empty, Slot::Valid(index)) => Ok((index, Some((0, format::Fault::Magic)))),
-        (Slot::Valid(index), Slot::Empty) => Ok((index, Some((1, format::Fault::Magic)))),
-        (first, second) => Err(OpenError::NoIndex([first, second].map(|slot| match slot {
-            Slot::Invalid(fault) => Some(fault),
-            _ => None,
-        }))),
-    }
+    format::newest([first?, second?]).map_err(OpenError::NoIndex)
 }
 
 async fn read<B: Block>(block: &B, offset: u64, bytes: usize) -> Result<Buf, OpenError> {

@@ -1,34 +1,36 @@
-//! Requests and their answers.
+//! Requests and their answers: which function answers which request, and those that are short.
 
-use crate::config::number;
-use crate::download::Download;
-use crate::error::{Health, StoreError};
+use crate::access::{self, Access, Holder};
+use crate::consume;
+use crate::cors::Origins;
+use crate::error::StoreError;
 use crate::format::Entry;
-use crate::limits::{DISK_ANSWER_TIME, HALF_CLOSED_WAIT, RETRY_AFTER_SECS, SLOT_WAIT, WAIT_SECS_MAX};
-use crate::store::Store;
-use crate::telemetry::{DOWNLOADS_DONE, UPLOADS_DONE};
-use crate::upload::Upload;
-use crate::watched::Watched;
+use crate::items::{Items, LeaseError};
+use crate::limits::SLOT_WAIT;
+use crate::log::AccessLog;
+use crate::metrics::Traffic;
+use crate::problem::Problem;
+use crate::resume;
+use crate::status::{Shown, Transfers};
+use crate::tls::Line;
+use crate::tokens::Role;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
 use core::cell::Cell;
 use core::fmt;
-use core::pin::pin;
-use core::time::Duration;
-use glasshouse::future::{Either, Either3, Either4, select, select3, select4};
-use glasshouse::http::{Connected, HttpError, Method, Request, RequestBody, Response, Slot, Slots, Status};
+use glasshouse::Platform;
+use glasshouse::http::{Connected, HttpError, Method, Request, RequestBody, Slot, Slots, Status};
 use glasshouse::sync::Latch;
 use glasshouse::tracing::field::Empty;
-use glasshouse::tracing::{Instrument, Span, info_span};
-use glasshouse::{Instant, Net, Platform};
+use glasshouse::tracing::{Instrument, info_span};
 
 /// The state of one connection between requests.
 pub(crate) struct Client {
-    connected: Rc<Connected>,
+    pub(crate) connected: Rc<Connected>,
     /// The item that it received whole last: with [`Queue::deletes_by_connection`] the one that its DELETE without If-Match removes.
-    sent: Cell<Option<u64>>,
+    pub(crate) sent: Cell<Option<u64>>,
 }
 
 impl Client {
@@ -37,228 +39,137 @@ impl Client {
     }
 }
 
-type Connection<P> = glasshouse::http::Connection<<<P as Platform>::Net as Net>::Stream, P>;
+pub(crate) type Connection<P> = glasshouse::http::Connection<Line<P>, P>;
 
 /// The shared state of all connections.
 pub(crate) struct Queue<P: Platform> {
     pub(crate) platform: P,
-    pub(crate) disk: Watched<P::Block, P>,
-    pub(crate) store: Store<Watched<P::Block, P>>,
+    pub(crate) items: Items<P>,
     pub(crate) item_bytes_max: u64,
     /// Whether a DELETE without If-Match is about the item that its connection received.
-    pub(crate) deletes_by_connection: bool,
+    pub(crate) deletes_by_connection: Cell<bool>,
     pub(crate) uploads: Slots,
+    /// Those of few bytes.
+    pub(crate) small_uploads: Slots,
     pub(crate) downloads: Slots,
     /// Slots to wait for an item.
     pub(crate) waiting: Slots,
+    pub(crate) traffic: Traffic,
+    pub(crate) transfers: Transfers,
+    pub(crate) shown: Cell<Shown>,
+    /// Who may do what; `None` without tokens.
+    pub(crate) access: Option<Rc<Access>>,
+    /// Whose pages may send requests.
+    pub(crate) origins: Origins,
+    /// Where each request gets a line.
+    pub(crate) log: Option<Rc<AccessLog>>,
     /// Opened when the service is to end: requests in flight are finished, no other one is begun.
     pub(crate) stop: Latch,
 }
 
 impl<P: Platform> Queue<P> {
-    /// Large futures are boxed: the frame of their poller would contain another copy for each span around it, and
-    /// a profiler copies only a part of a stack.
+    /// Answers a request. An error of the client is answered here, too, and ends the connection.
     pub(crate) async fn handle(
         &self,
         connection: &mut Connection<P>,
         request: Request,
         client: &Client,
     ) -> Result<(), HttpError> {
-        match (request.path(), request.method()) {
-            ("/uploader", Method::Put) => {
-                let span = info_span!("upload", bytes = body_bytes(&request), id = Empty);
-                Box::pin(self.put(connection, &request, client, &span)).instrument(span.clone()).await
-            }
-            ("/uploader", Method::Post) => not_allowed::<P>(connection, "PUT", "Use PUT, not POST\n").await,
-            ("/uploader", _) => not_allowed::<P>(connection, "PUT", "Method not supported\n").await,
-            ("/downloader", Method::Get) => {
-                let span = info_span!("download", bytes = Empty, id = Empty);
-                Box::pin(self.get(connection, &request, client, &span)).instrument(span.clone()).await
-            }
-            ("/downloader", Method::Delete) => {
-                self.delete(connection, &request, client).instrument(info_span!("delete")).await
-            }
-            ("/downloader", _) => not_allowed::<P>(connection, "GET, DELETE", "Method not supported\n").await,
-            ("/healthz", Method::Get | Method::Head) => connection.respond_text(Status::OK, "ok\n").await,
-            ("/readyz", Method::Get | Method::Head) => self.ready(connection).await,
-            ("/", Method::Get | Method::Head) => connection.respond_text(Status::OK, &self.usage()).await,
-            ("/healthz" | "/readyz" | "/", _) => {
-                not_allowed::<P>(connection, "GET, HEAD", "Method not supported\n").await
-            }
-            (path, _) => connection.respond_text(Status::NOT_FOUND, &format!("Bad path '{path}'\n")).await,
+        let (path, holder) = access::holder(self.access.as_deref(), &request);
+        let mut line = self.log.as_ref().map(|log| log.begin(&self.platform, connection.peer(), &holder, &request));
+        let handled = self.route(connection, &request, client, path, &holder).await;
+        if let Err(error) = &handled
+            && let Some(status) = error.status()
+            && !connection.is_answered()
+            && !connection.is_broken()
+        {
+            connection.close_after_response();
+            // When this fails too, the client is gone.
+            let _ = Problem::new(status, format!("{error}")).send(connection).await;
         }
+        if let Some(line) = &mut line {
+            line.exchange = connection.exchange();
+        }
+        handled
+    }
+
+    /// Large futures are boxed: the frame of their poller would contain another copy for each span around it, and
+    /// a profiler copies only a part of a stack.
+    async fn route(
+        &self,
+        connection: &mut Connection<P>,
+        request: &Request,
+        client: &Client,
+        path: &str,
+        holder: &Holder,
+    ) -> Result<(), HttpError> {
+        if let Some(response) = self.cross_origin(connection, request, path) {
+            return connection.respond(response, &[]).await;
+        }
+        if let Some(target) = resume::target(path, request) {
+            return match holder.check(Role::Uploader) {
+                Ok(()) => Box::pin(self.resume(connection, request, client, holder, target)).await,
+                Err(problem) => problem.send(connection).await,
+            };
+        }
+        if let Some(wanted) = consume::wanted(path) {
+            return match holder.check(Role::Consumer) {
+                Ok(()) => Box::pin(self.consume(connection, request, client, wanted)).await,
+                Err(problem) => problem.send(connection).await,
+            };
+        }
+        if path == "/status" {
+            return match holder.check(Role::Admin) {
+                Ok(()) => Box::pin(self.status(connection, request.method())).await,
+                Err(problem) => problem.send(connection).await,
+            };
+        }
+        match self.short_answer(path, request.method(), holder) {
+            Some(Ok(text)) => return connection.respond_text(Status::OK, &text).await,
+            Some(Err(problem)) => return problem.send(connection).await,
+            None => {}
+        }
+        match request.method() {
+            Method::Put => {
+                let span = info_span!("upload", bytes = body_bytes(request), id = Empty, uploader = Empty);
+                Box::pin(self.put(connection, request, client, holder, &span)).instrument(span.clone()).await
+            }
+            Method::Get => {
+                let span = info_span!("download", bytes = Empty, id = Empty);
+                Box::pin(self.get(connection, request, client, &span)).instrument(span.clone()).await
+            }
+            _ => self.delete(connection, request, client).instrument(info_span!("delete")).await,
+        }
+    }
+
+    /// The answer to a request that is not about an item, or that is refused; `None` for an upload, a download and a removal. Not in the
+    /// frame of these, as above.
+    #[inline(never)]
+    fn short_answer(&self, path: &str, method: Method, holder: &Holder) -> Option<Result<String, Problem>> {
+        if let Some(role) = needed_role(path)
+            && let Err(problem) = holder.check(role)
+        {
+            return Some(Err(problem));
+        }
+        Some(match (path, method) {
+            ("/uploader", Method::Put) | ("/downloader", Method::Get | Method::Delete) => return None,
+            ("/healthz", Method::Get | Method::Head) => Ok("ok\n".into()),
+            ("/readyz", Method::Get | Method::Head) => self.ready().map(|()| "ready\n".into()),
+            ("/", Method::Get | Method::Head) => Ok(self.usage()),
+            ("/metrics", Method::Get | Method::Head) => Ok(self.metrics()),
+            ("/uploader", Method::Post) => Err(not_allowed("PUT", "Use PUT, not POST")),
+            ("/uploader", _) => Err(not_allowed("PUT", "Method not supported")),
+            ("/downloader", _) => Err(not_allowed("GET, DELETE", "Method not supported")),
+            ("/healthz" | "/readyz" | "/" | "/metrics", _) => Err(not_allowed("GET, HEAD", "Method not supported")),
+            (path, _) => Err(Problem::new(Status::NOT_FOUND, format!("Bad path '{path}'"))),
+        })
     }
 
     /// A slot for a transfer, for which the connection is kept; `None` if none was free in time.
-    async fn take_slot(&self, slots: &Slots, client: &Client) -> Option<Slot> {
+    pub(crate) async fn take_slot(&self, slots: &Slots, client: &Client) -> Option<Slot> {
         let slot = slots.wait_for(&self.platform, client.connected.peer(), SLOT_WAIT).await?;
         client.connected.keep(true);
         Some(slot)
-    }
-
-    async fn put(
-        &self,
-        connection: &mut Connection<P>,
-        request: &Request,
-        client: &Client,
-        span: &Span,
-    ) -> Result<(), HttpError> {
-        if let Some((status, text)) = refused_upload(request) {
-            return refuse::<P>(connection, status, text).await;
-        }
-        let length = match request.body() {
-            RequestBody::Length(length) => Some(length),
-            RequestBody::Chunked => None,
-            _ => return connection.respond_text(Status::LENGTH_REQUIRED, "Missing Content-Length\n").await,
-        };
-        if length.is_some_and(|length| length > self.item_bytes_max) {
-            return self.too_large(connection).await;
-        }
-        let Some(slot) = self.take_slot(&self.uploads, client).await else {
-            return busy::<P>(connection, "Too many uploads\n").await;
-        };
-        let begun = match length {
-            Some(length) => self.store.upload(length),
-            None => self.store.upload_of_unknown_length(self.item_bytes_max),
-        };
-        let mut upload = match begun {
-            Ok(upload) => upload,
-            Err(error) => return self.fail(connection, error).await,
-        };
-        // Its writes hold memory until the disk has completed them, also when the client is gone.
-        let slot = Rc::new(slot);
-        upload.hold(slot.clone());
-        match self.receive(connection, upload, &slot).await {
-            Ok(Ok(id)) => {
-                span.record("id", id);
-                let answer = connection.respond_text(Status::OK, "Accepted\n");
-                let answered = answer.instrument(info_span!("answer")).await;
-                UPLOADS_DONE.add(answered.is_ok().into());
-                answered
-            }
-            Ok(Err(Refused::TooLarge)) => self.too_large(connection).await,
-            Ok(Err(Refused::Client(HttpError::BodyCut { missing_bytes }))) => {
-                let length = length.unwrap_or_default();
-                let text =
-                    format!("Upload has wrong size: Content-Length is {length} but got {}\n", length - missing_bytes);
-                connection.respond_text(Status::BAD_REQUEST, &text).await
-            }
-            Ok(Err(Refused::Client(error))) => Err(error),
-            Err(error) => self.fail(connection, error).await,
-        }
-    }
-
-    async fn get(
-        &self,
-        connection: &mut Connection<P>,
-        request: &Request,
-        client: &Client,
-        span: &Span,
-    ) -> Result<(), HttpError> {
-        // Whatever the result, the client does not mean the item before.
-        client.sent.set(None);
-        let Ok(wait) = wait_time(request.query()) else {
-            return connection.respond_text(Status::BAD_REQUEST, "wait takes a number of seconds\n").await;
-        };
-        let deadline = wait.map(|wait| self.platform.now() + wait);
-        // Several consumers may wait for one item, and another one may be faster.
-        loop {
-            if self.store.head().is_some() {
-                let Some(slot) = self.take_slot(&self.downloads, client).await else {
-                    return busy::<P>(connection, "Too many downloads\n").await;
-                };
-                if let Some(mut download) = self.store.fetch() {
-                    let slot = Rc::new(slot);
-                    download.hold(slot.clone());
-                    let entry = *download.entry();
-                    span.record("id", entry.id);
-                    span.record("bytes", entry.length);
-                    let sent = self.send(connection, download, &slot).instrument(info_span!("send")).await;
-                    let whole = sent.as_ref().is_ok_and(|is_whole| *is_whole);
-                    DOWNLOADS_DONE.add(whole.into());
-                    client.sent.set(whole.then_some(entry.id));
-                    return sent.map(drop);
-                }
-            } else {
-                let Some(_slot) = self.waiting.take(client.connected.peer()) else {
-                    return busy::<P>(connection, "Too many clients wait for an item\n").await;
-                };
-                client.connected.keep(true);
-                let wait = self.wait_for_item(connection, deadline).instrument(info_span!("wait for an item"));
-                if !wait.await {
-                    return connection.respond(Response::new(Status::NO_CONTENT), &[]).await;
-                }
-            }
-        }
-    }
-
-    /// Waits until there is an item; false after the timeout, or if the client has closed. A client that has only closed
-    /// its own half may still read the answer, so it keeps waiting, for [`HALF_CLOSED_WAIT`] at most.
-    async fn wait_for_item(&self, connection: &mut Connection<P>, deadline: Option<Instant>) -> bool {
-        let mut item = pin!(self.item_comes());
-        match select4(item.as_mut(), connection.wait_gone(), self.end_of(deadline), self.stop.wait()).await {
-            Either4::First(()) => return true,
-            Either4::Second(()) => connection.close_after_response(),
-            Either4::Third(()) | Either4::Fourth(()) => return false,
-        }
-        if connection.is_broken() {
-            return false;
-        }
-        let last = self.platform.now() + HALF_CLOSED_WAIT;
-        let deadline = Some(deadline.map_or(last, |deadline| deadline.min(last)));
-        matches!(select3(item, self.end_of(deadline), self.stop.wait()).await, Either3::First(()))
-    }
-
-    async fn end_of(&self, deadline: Option<Instant>) {
-        match deadline {
-            Some(deadline) => self.platform.sleep_until(deadline).await,
-            None => core::future::pending().await,
-        }
-    }
-
-    async fn item_comes(&self) {
-        loop {
-            let changed = self.store.changed();
-            if self.store.head().is_some() {
-                return;
-            }
-            changed.await;
-        }
-    }
-
-    /// Sends the item; false when its start could not be read and the client was answered with an error.
-    async fn send(
-        &self,
-        connection: &mut Connection<P>,
-        mut download: Download<Watched<P::Block, P>>,
-        slot: &Slot,
-    ) -> Result<bool, HttpError> {
-        // Damage in the first chunk is found before the status is sent.
-        let mut chunk = match download.next().await {
-            Ok(chunk) => chunk,
-            Err(error) => return self.fail(connection, error).await.map(|()| false),
-        };
-        let entry = *download.entry();
-        let response =
-            Response::new(Status::OK).header("Content-Type", "application/octet-stream").header("ETag", ETag(&entry));
-        connection.start(response, entry.length).await?;
-        while let Some(bytes) = chunk {
-            let write = async { connection.write_body(&bytes).await.map(|()| bytes.len()) };
-            let write = slot.watch(&self.platform, write);
-            if let Either::First(written) = select(write, download.drive()).await {
-                written?;
-            }
-            drop(bytes);
-            chunk = match download.next().await {
-                Ok(chunk) => chunk,
-                Err(error) => {
-                    // The client must not mistake the part for the whole: the connection is reset.
-                    self.platform.print(format_args!("upload-queue: a download was cut: {error}"));
-                    return Err(HttpError::WrongLength { missing_bytes: download.bytes_left() });
-                }
-            };
-        }
-        Ok(true)
     }
 
     async fn delete(
@@ -267,116 +178,80 @@ impl<P: Platform> Queue<P> {
         request: &Request,
         client: &Client,
     ) -> Result<(), HttpError> {
-        let head = self.store.head();
-        let sent = client.sent.get().filter(|_| self.deletes_by_connection);
+        if let Err(error) = self.items.refresh().await {
+            return self.fail(connection, error).await;
+        }
+        let head = self.oldest();
+        let sent = client.sent.get().filter(|_| self.deletes_by_connection.get());
         let wanted = match (request.header("If-Match"), head, sent) {
             (Some(_), Some(head), _) if names(request, &head) => head.id,
-            (Some(_), head, _) => return failed_condition::<P>(connection, head).await,
+            (Some(_), head, _) => return failed_condition(head).send(connection).await,
             (None, _, Some(id)) => id,
-            (None, head, None) => return needs_condition::<P>(connection, head).await,
+            (None, head, None) => return needs_condition(head).send(connection).await,
         };
-        let removed = self.store.remove(wanted).await;
-        if removed.is_ok() {
+        let removed = self.items.remove_free(wanted).await;
+        if matches!(removed, Ok(()) | Err(LeaseError::Gone)) {
             client.sent.set(None);
         }
         match removed {
-            Ok(true) => connection.respond_text(Status::OK, "OK\n").await,
-            Ok(false) => {
-                let text = "The item that this connection was sent is not the oldest any more: it was removed\n";
-                connection.respond_text(Status::NOT_FOUND, text).await
+            Ok(()) => connection.respond_text(Status::OK, "OK\n").await,
+            Err(LeaseError::Gone) => {
+                let text = "The item that this connection was sent is not the oldest any more: it was removed";
+                Problem::new(Status::NOT_FOUND, text).send(connection).await
             }
-            Err(error) => self.fail(connection, error).await,
+            // Another consumer was faster.
+            Err(LeaseError::Refused(_)) => failed_condition(self.oldest()).send(connection).await,
+            Err(LeaseError::Store(error)) => self.fail(connection, error).await,
         }
     }
 
-    /// Streams the body into `upload` and returns its id. The outer error is the store's, the inner one the client's.
-    async fn receive(
-        &self,
-        connection: &mut Connection<P>,
-        mut upload: Upload<Watched<P::Block, P>>,
-        slot: &Slot,
-    ) -> Result<Result<u64, Refused>, StoreError> {
-        let stream = self.stream(connection, &mut upload, slot);
-        if let Err(error) = stream.instrument(info_span!("receive")).await? {
-            return Ok(Err(error));
-        }
-        Ok(Ok(upload.finish().await?))
-    }
-
-    async fn stream(
-        &self,
-        connection: &mut Connection<P>,
-        upload: &mut Upload<Watched<P::Block, P>>,
-        slot: &Slot,
-    ) -> Result<Result<(), Refused>, StoreError> {
-        while upload.missing_bytes() > 0 {
-            let read = async |space: &mut [u8]| slot.watch(&self.platform, connection.read_body(space)).await;
-            match upload.receive(read).await? {
-                Ok(0) => {
-                    // Only a chunked body ends where its client chooses.
-                    upload.end();
-                    break;
-                }
-                Ok(_) => {}
-                Err(error) => return Ok(Err(Refused::Client(error))),
-            }
-        }
-        if upload.is_open() {
-            match connection.read_body(&mut [0]).await {
-                Ok(0) => upload.end(),
-                Ok(_) => return Ok(Err(Refused::TooLarge)),
-                Err(error) => return Ok(Err(Refused::Client(error))),
-            }
-        }
-        Ok(Ok(()))
-    }
-
-    async fn too_large(&self, connection: &mut Connection<P>) -> Result<(), HttpError> {
-        let text = format!("An item may have {} bytes at most\n", self.item_bytes_max);
-        connection.respond_text(Status::PAYLOAD_TOO_LARGE, &text).await
-    }
-
-    async fn fail(&self, connection: &mut Connection<P>, error: StoreError) -> Result<(), HttpError> {
-        let (status, text) = failure(&error);
-        if status == Status::INTERNAL_SERVER_ERROR {
+    /// Answers a request that failed in the store.
+    pub(crate) async fn fail(&self, connection: &mut Connection<P>, error: StoreError) -> Result<(), HttpError> {
+        let problem = failure(&error);
+        if problem.status == Status::INTERNAL_SERVER_ERROR {
             self.platform.print(format_args!("upload-queue: {error}"));
         }
-        refuse::<P>(connection, status, &text).await
+        problem.send(connection).await
     }
 
-    /// Whether the disk does what the queue needs. Every answer but 200 starts a check, whose result the next one has.
-    async fn ready(&self, connection: &mut Connection<P>) -> Result<(), HttpError> {
-        let waited = self.disk.oldest().map_or(Duration::ZERO, |oldest| self.platform.now() - oldest);
-        let health = self.store.health();
-        let text = if waited >= DISK_ANSWER_TIME {
-            format!("the disk has not answered for {} s\n", waited.as_secs())
-        } else if health != Health::Good {
-            self.store.request_check();
-            format!("{health}\n")
-        } else {
-            return connection.respond_text(Status::OK, "ready\n").await;
-        };
-        refuse::<P>(connection, Status::SERVICE_UNAVAILABLE, &text).await
+    /// Whether the disk, or the engine, does what the queue needs.
+    pub(crate) fn ready(&self) -> Result<(), Problem> {
+        self.items.ready(self.platform.now())
     }
 
     fn usage(&self) -> String {
-        let usage = self.store.usage();
-        format!(
+        let mut text = String::from(
             "A durable upload queue\n\n\
              PUT /uploader               add an item; it is durable when the answer is 200\n\
              GET /downloader[?wait=SECS] the oldest item; waits for one\n\
-             DELETE /downloader          with If-Match: ETAG, remove the item\n\n\
-             items: {} of {}\nbytes free: {} of {}\n",
-            usage.items, usage.items_max, usage.free_bytes, usage.data_bytes
-        )
+             DELETE /downloader          with If-Match: ETAG, remove the item\n",
+        );
+        text += &match &self.items {
+            Items::Disk(disk) => {
+                let usage = disk.store.usage();
+                format!(
+                    "POST /uploader              begin an upload that can be resumed: tus 1.0, or Upload-Complete of the IETF's draft\n\n\
+                     items: {} of {}\nbytes free: {} of {}\n",
+                    usage.items, usage.items_max, usage.free_bytes, usage.data_bytes
+                )
+            }
+            Items::Engine(engine) => {
+                let (items, bytes) = engine.usage();
+                format!("\nitems: {items}\nbytes: {bytes}\nengine: {}\n", engine.address())
+            }
+        };
+        text
     }
 }
 
-/// Why an upload did not become an item, if the store is not the reason.
-enum Refused {
-    Client(HttpError),
-    /// Its length was not known, and it has more bytes than an item may have.
-    TooLarge,
+/// The role that requests for a path need; `None` if all may send them, or there is no such path.
+fn needed_role(path: &str) -> Option<Role> {
+    match path {
+        "/uploader" => Some(Role::Uploader),
+        "/downloader" => Some(Role::Consumer),
+        "/" | "/metrics" => Some(Role::Admin),
+        _ => None,
+    }
 }
 
 /// Bytes that the head of a request announces.
@@ -384,72 +259,55 @@ fn body_bytes(request: &Request) -> u64 {
     if let RequestBody::Length(bytes) = request.body() { bytes } else { 0 }
 }
 
-async fn not_allowed<P: Platform>(connection: &mut Connection<P>, allow: &str, text: &str) -> Result<(), HttpError> {
-    let response = Response::new(Status::METHOD_NOT_ALLOWED).header("Allow", allow).header("Content-Type", TEXT);
-    connection.respond(response, text.as_bytes()).await
-}
-
-async fn busy<P: Platform>(connection: &mut Connection<P>, text: &str) -> Result<(), HttpError> {
-    refuse::<P>(connection, Status::SERVICE_UNAVAILABLE, text).await
-}
-
-/// A status 503 has the time of the next attempt, 415 what is accepted.
-async fn refuse<P: Platform>(connection: &mut Connection<P>, status: Status, text: &str) -> Result<(), HttpError> {
-    let mut response = Response::new(status).header("Content-Type", TEXT);
-    match status {
-        Status::SERVICE_UNAVAILABLE => response = response.header("Retry-After", RETRY_AFTER_SECS),
-        // RFC 9110, section 12.5.3: the encodings that would be accepted.
-        Status::UNSUPPORTED_MEDIA_TYPE => response = response.header("Accept-Encoding", "identity"),
-        _ => {}
-    }
-    connection.respond(response, text.as_bytes()).await
+pub(crate) fn not_allowed(allow: &str, detail: &str) -> Problem {
+    Problem::new(Status::METHOD_NOT_ALLOWED, detail).field("Allow", allow)
 }
 
 /// The answer to a request that failed in the store.
-fn failure(error: &StoreError) -> (Status, String) {
+pub(crate) fn failure(error: &StoreError) -> Problem {
     match error {
-        StoreError::DiskFull { .. } => (Status::INSUFFICIENT_STORAGE, String::from("Disk full\n")),
+        StoreError::DiskFull { .. } => Problem::new(Status::INSUFFICIENT_STORAGE, "Disk full"),
         StoreError::IndexFull { items_max } => {
-            let text = format!(
-                "The queue has {items_max} items, including open uploads, and its index has no room for more\n"
-            );
-            (Status::INSUFFICIENT_STORAGE, text)
+            let text =
+                format!("The queue has {items_max} items, including open uploads, and its index has no room for more");
+            Problem::new(Status::INSUFFICIENT_STORAGE, text)
         }
-        StoreError::Memory(_) => (Status::SERVICE_UNAVAILABLE, String::from("Out of memory\n")),
-        _ => (Status::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+        StoreError::TooManyUploads { .. } => Problem::new(Status::SERVICE_UNAVAILABLE, format!("{error}")),
+        StoreError::Away(text) => Problem::new(Status::SERVICE_UNAVAILABLE, *text),
+        StoreError::EngineFull => Problem::new(Status::INSUFFICIENT_STORAGE, format!("{error}")),
+        StoreError::Memory(_) => Problem::new(Status::SERVICE_UNAVAILABLE, "Out of memory"),
+        StoreError::Digest { .. } => Problem::new(Status::BAD_REQUEST, format!("{error}")),
+        _ => Problem::new(Status::INTERNAL_SERVER_ERROR, format!("{error}")),
     }
 }
 
-async fn failed_condition<P: Platform>(connection: &mut Connection<P>, head: Option<Entry>) -> Result<(), HttpError> {
-    let mut response = Response::new(Status::PRECONDITION_FAILED).header("Content-Type", TEXT);
-    if let Some(head) = &head {
-        response = response.header("ETag", ETag(head));
+/// The answer to a request about another item than the oldest one, `head`.
+pub(crate) fn failed_condition(head: Option<Entry>) -> Problem {
+    let text = if head.is_some() { "Another item is the oldest" } else { "The queue is empty" };
+    let problem = Problem::new(Status::PRECONDITION_FAILED, text);
+    match &head {
+        Some(head) => problem.field("ETag", format!("{}", ETag(head))),
+        None => problem,
     }
-    let text = if head.is_some() { "Another item is the oldest\n" } else { "The queue is empty\n" };
-    connection.respond(response, text.as_bytes()).await
 }
 
 /// The answer to a DELETE that does not identify its item.
-async fn needs_condition<P: Platform>(connection: &mut Connection<P>, head: Option<Entry>) -> Result<(), HttpError> {
-    let mut response = Response::new(Status::PRECONDITION_REQUIRED).header("Content-Type", TEXT);
+fn needs_condition(head: Option<Entry>) -> Problem {
     let mut text = String::from(
         "A DELETE names the item that it removes: GET the item, then DELETE with the header If-Match and the ETag of the answer",
     );
     match &head {
         Some(head) => {
-            let tag = ETag(head);
-            response = response.header("ETag", &tag);
-            text += &format!(", If-Match: {tag} if the item that you received is the oldest one\n");
+            let tag = format!("{}", ETag(head));
+            text += &format!(", If-Match: {tag} if the item that you received is the oldest one");
+            Problem::new(Status::PRECONDITION_REQUIRED, text).field("ETag", tag)
         }
-        None => text += "; the queue is empty now\n",
+        None => Problem::new(Status::PRECONDITION_REQUIRED, text + "; the queue is empty now"),
     }
-    connection.respond(response, text.as_bytes()).await
 }
 
-const TEXT: &str = "text/plain; charset=utf-8";
-
 /// A strong entity tag that no other item has.
-struct ETag<'a>(&'a Entry);
+pub(crate) struct ETag<'a>(pub(crate) &'a Entry);
 
 impl fmt::Display for ETag<'_> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -458,49 +316,9 @@ impl fmt::Display for ETag<'_> {
 }
 
 /// Whether If-Match names this item, by its tag or by `*`.
-fn names(request: &Request, head: &Entry) -> bool {
+pub(crate) fn names(request: &Request, head: &Entry) -> bool {
     let tag = format!("{}", ETag(head));
     request.list("If-Match").any(|wanted| wanted == b"*" || wanted == tag.as_bytes())
-}
-
-/// Why an upload cannot be an item, if its head shows that: what an item is sent with is not kept, so a field by which its bytes
-/// mean something else must not be ignored.
-fn refused_upload(request: &Request) -> Option<(Status, &'static str)> {
-    let is_type = |name: &[u8]| {
-        let value = request.header("Content-Type").unwrap_or_default();
-        value.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii().eq_ignore_ascii_case(name)
-    };
-    if request.header("Content-Range").is_some() || is_type(b"multipart/byteranges") {
-        // RFC 9110, section 14.5.
-        return Some((
-            Status::BAD_REQUEST,
-            "An upload is a whole item, not a part of one: send it without Content-Range\n",
-        ));
-    }
-    if request.list("Content-Encoding").any(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
-        let text = "The encoding of an item is not kept: send it without Content-Encoding, as the bytes that consumers receive\n";
-        return Some((Status::UNSUPPORTED_MEDIA_TYPE, text));
-    }
-    if request.header("If-Match").is_some() {
-        // RFC 9110, section 13.1.1: an upload replaces nothing, so no tag is that of what it replaces.
-        return Some((
-            Status::PRECONDITION_FAILED,
-            "An upload is a new item and replaces none: send it without If-Match\n",
-        ));
-    }
-    None
-}
-
-/// The value of `wait` in a query, `None` when it is not there.
-fn wait_time(query: Option<&str>) -> Result<Option<Duration>, ()> {
-    let mut pairs = query.unwrap_or_default().split('&');
-    match pairs.find_map(|pair| pair.strip_prefix("wait=")) {
-        None => Ok(None),
-        Some(text) => match number(text) {
-            Some(secs) => Ok(Some(Duration::from_secs(secs.min(WAIT_SECS_MAX)))),
-            None => Err(()),
-        },
-    }
 }
 
 #[cfg(test)]
@@ -511,18 +329,8 @@ mod tests {
     #[test]
     fn a_lack_of_memory_is_no_error_of_the_service() {
         let answer = failure(&StoreError::Memory(OutOfMemory { bytes: 1 << 20 }));
-        assert_eq!(answer, (Status::SERVICE_UNAVAILABLE, String::from("Out of memory\n")));
+        assert_eq!((answer.status, &*answer.detail), (Status::SERVICE_UNAVAILABLE, "Out of memory"));
         let lost = failure(&StoreError::Lost);
-        assert_eq!((lost.0, lost.1.ends_with("send it again\n")), (Status::INTERNAL_SERVER_ERROR, true), "{lost:?}");
-    }
-
-    #[test]
-    fn a_wait_takes_seconds_and_ends_after_a_day() {
-        let day = 86_400;
-        for (query, secs) in [("wait=0", 0), ("a=b&wait=7&wait=9", 7), ("wait=86399", day - 1), ("wait=86401", day)] {
-            assert_eq!(wait_time(Some(query)), Ok(Some(Duration::from_secs(secs))), "{query}");
-        }
-        assert_eq!((wait_time(None), wait_time(Some("await=1"))), (Ok(None), Ok(None)));
-        assert_eq!((wait_time(Some("wait=")), wait_time(Some("wait=soon"))), (Err(()), Err(())));
+        assert_eq!((lost.status, lost.detail.ends_with("send it again")), (Status::INTERNAL_SERVER_ERROR, true));
     }
 }

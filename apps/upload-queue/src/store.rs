@@ -1,31 +1,34 @@
 //! The queue on a disk: its items, and how changes become durable.
 
-use crate::allocator::{Allocator, Refused, Reservation, Space};
-use crate::changes::{Batch, Changes, Item, Outcome};
+use crate::account::Charge;
+use crate::allocator::{Allocator, IndexEntry, Refused, Reservation, Space};
+use crate::changes::{Changes, Item, Outcome};
+use crate::commit::LastWrites;
 use crate::download::Download;
 use crate::error::{Health, OpenError, Recovery, StoreError};
-use crate::format::{self, BLOCK_BYTES, Entry, Geometry, Index, Slot, SuperblockState};
+use crate::format::{self, BLOCK_BYTES, EXTENTS_MAX, Entry, Extent, Geometry, Index, Superblock, UploadProgress};
 use crate::inflight::InFlight;
 use crate::limits::EARLY_FLUSH_BYTES;
 use crate::open;
 use crate::pool::Pool;
-use crate::telemetry::{ABANDONED, BYTES_QUEUED, CHANGE, COMMIT, COMMITS, ITEMS_QUEUED};
+use crate::resumable::{Resumable, Saved};
+use crate::telemetry::{ABANDONED, BYTES_QUEUED, CHANGE, COMMIT};
 use crate::upload::Upload;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::pin::Pin;
+use glasshouse::Block;
 use glasshouse::future::{Either, select};
 use glasshouse::sync::{Notified, Notify};
-use glasshouse::tracing::{Instrument, info_span};
-use glasshouse::{Block, BlockError, Buf};
+use xxhash_rust::xxh3::Xxh3;
 
 /// A durable first-in first-out queue of items on a [`Block`]. Clones are handles to the same queue.
 ///
 /// Nothing becomes durable unless [`Store::run`] is running as a task.
 pub struct Store<B: Block> {
-    inner: Rc<Inner<B>>,
+    pub(crate) inner: Rc<Inner<B>>,
 }
 
 impl<B: Block> Clone for Store<B> {
@@ -34,33 +37,38 @@ impl<B: Block> Clone for Store<B> {
     }
 }
 
-struct Inner<B> {
-    block: B,
-    geometry: Geometry,
-    allocator: Allocator,
-    pool: Pool,
-    state: RefCell<State>,
+pub(crate) struct Inner<B> {
+    pub(crate) block: B,
+    pub(crate) geometry: Geometry,
+    pub(crate) allocator: Allocator,
+    pub(crate) pool: Pool,
+    pub(crate) state: RefCell<State>,
     /// A commit has ended.
-    changed: Notify,
+    pub(crate) changed: Notify,
     /// There are changes to commit.
-    dirty: Notify,
+    pub(crate) dirty: Notify,
+    pub(crate) last_writes: LastWrites,
     /// There are abandoned requests.
-    abandoned: Notify,
+    pub(crate) abandoned: Notify,
     /// Whether the space of removed items is given back to the disk.
-    discards: Cell<bool>,
+    pub(crate) discards: Cell<bool>,
     /// Bytes of data written since the last flush, and how many of them are flushed without a commit.
-    unflushed_bytes: Cell<u64>,
-    early_flush_bytes: Cell<u64>,
-    health: Cell<Health>,
+    pub(crate) unflushed_bytes: Cell<u64>,
+    pub(crate) early_flush_bytes: Cell<u64>,
+    pub(crate) health: Cell<Health>,
+    /// The version in the superblock.
+    pub(crate) version: Cell<u32>,
     /// Whether the disk has to be checked.
-    wants_check: Cell<bool>,
+    pub(crate) wants_check: Cell<bool>,
+    /// The slot of the next index may have a part of one that was never committed: parts of two can make a valid one together.
+    pub(crate) has_torn_slot: Cell<bool>,
 }
 
-struct State {
-    changes: Changes,
+pub(crate) struct State {
+    pub(crate) changes: Changes,
     /// Failed flushes. Everything written before the last of them counts as lost.
-    lost_flushes: u64,
-    abandoned: Vec<Pin<Box<dyn Future<Output = ()>>>>,
+    pub(crate) lost_flushes: u64,
+    pub(crate) abandoned: Vec<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
 /// Statistics for the front page.
@@ -84,18 +92,30 @@ impl<B: Block> Store<B> {
     /// Opens the queue on `block`. An empty disk becomes a new queue; a disk that holds something
     /// else is refused, unless `erase` is set, which makes a new queue of any disk.
     pub async fn open(block: B, erase: bool) -> Result<(Store<B>, Recovery), OpenError> {
-        let (geometry, index, recovery) = open::open(&block, erase).await?;
-        Ok((Store::new(block, geometry, index), recovery))
+        let (superblock, index, recovery) = open::open(&block, erase).await?;
+        Ok((Store::new(block, superblock, index, recovery.broken_slot.is_some()), recovery))
     }
 
-    fn new(block: B, geometry: Geometry, index: Index) -> Store<B> {
+    fn new(block: B, superblock: Superblock, index: Index, has_torn_slot: bool) -> Store<B> {
+        let Superblock { version, geometry, .. } = superblock;
         let data = format::Extent { start: geometry.data_start(), blocks: geometry.data_blocks() };
         let allocator = Allocator::new(data, geometry.items_max());
         let items = index.entries.into_iter().map(|entry| {
             let space = allocator.take_exactly(entry.extents).expect("the index was checked");
-            Rc::new(Item { entry, _space: space })
+            Item::new(entry, space, None)
         });
-        let changes = Changes::new(items.collect(), index.sequence, index.next_id);
+        let items = items.collect();
+        let uploads = index.uploads.into_iter().map(|upload| {
+            let space = match upload.progress {
+                UploadProgress::Open { extents, .. } => {
+                    Some(allocator.reserve_exactly(extents).expect("the index was checked"))
+                }
+                UploadProgress::Complete { .. } => None,
+            };
+            let entry = allocator.take_entry().expect("the index was checked");
+            (upload.name, Resumable::new(upload, entry, space, None))
+        });
+        let changes = Changes::new(items, uploads.collect(), index.sequence, index.next_id);
         let inner = Inner {
             block,
             geometry,
@@ -104,12 +124,15 @@ impl<B: Block> Store<B> {
             state: RefCell::new(State { changes, lost_flushes: 0, abandoned: Vec::new() }),
             changed: Notify::named(&COMMIT),
             dirty: Notify::named(&CHANGE),
+            last_writes: LastWrites::default(),
             abandoned: Notify::named(&ABANDONED),
             discards: Cell::new(false),
             unflushed_bytes: Cell::new(0),
             early_flush_bytes: Cell::new(EARLY_FLUSH_BYTES),
             health: Cell::new(Health::Good),
+            version: Cell::new(version),
             wants_check: Cell::new(false),
+            has_torn_slot: Cell::new(has_torn_slot),
         };
         Store { inner: Rc::new(inner) }
     }
@@ -142,16 +165,30 @@ impl<B: Block> Store<B> {
     /// that is not filled; then [`Upload::receive`] fails when there is no other space. Dropping the upload before
     /// [`Upload::finish`] frees the space.
     pub fn upload(&self, length: u64) -> Result<Upload<B>, StoreError> {
-        self.check_writable()?;
-        let reserved = self.inner.allocator.reserve(length.div_ceil(BLOCK_BYTES as u64));
-        Ok(Upload::new(self.clone(), self.reserved(reserved, length)?, Some(length), length))
+        Ok(Upload::new(self.clone(), self.reserve(length)?, Some(length), length))
     }
 
     /// Starts an upload whose length will be known at its end, `length_max` bytes at most.
     pub fn upload_of_unknown_length(&self, length_max: u64) -> Result<Upload<B>, StoreError> {
+        Ok(Upload::new(self.clone(), self.reserve_some(length_max)?, None, length_max))
+    }
+
+    /// Space for `length` bytes.
+    pub(crate) fn reserve(&self, length: u64) -> Result<Reservation, StoreError> {
         self.check_writable()?;
-        let reserved = self.inner.allocator.reserve_some(length_max.div_ceil(BLOCK_BYTES as u64));
-        Ok(Upload::new(self.clone(), self.reserved(reserved, 0)?, None, length_max))
+        self.reserved(self.inner.allocator.reserve(length.div_ceil(BLOCK_BYTES as u64)), length)
+    }
+
+    /// Space that grows, up to `length_max` bytes.
+    pub(crate) fn reserve_some(&self, length_max: u64) -> Result<Reservation, StoreError> {
+        self.check_writable()?;
+        self.reserved(self.inner.allocator.reserve_some(length_max.div_ceil(BLOCK_BYTES as u64)), 0)
+    }
+
+    /// An entry of the index.
+    pub(crate) fn take_entry(&self) -> Result<IndexEntry, StoreError> {
+        let full = StoreError::IndexFull { items_max: self.inner.geometry.items_max() };
+        self.inner.allocator.take_entry().ok_or(full)
     }
 
     fn reserved(&self, reserved: Result<Reservation, Refused>, wanted_bytes: u64) -> Result<Reservation, StoreError> {
@@ -171,7 +208,7 @@ impl<B: Block> Store<B> {
         StoreError::DiskFull { wanted_bytes, free_bytes: self.inner.allocator.free_bytes() }
     }
 
-    fn update_gauges(&self) {
+    pub(crate) fn update_gauges(&self) {
         let data_bytes = u64::from(self.inner.geometry.data_blocks()) * BLOCK_BYTES as u64;
         BYTES_QUEUED.set(data_bytes.saturating_sub(self.inner.allocator.free_bytes()) as i64);
     }
@@ -184,7 +221,31 @@ impl<B: Block> Store<B> {
     /// Downloads the oldest item, which stays in the queue.
     pub fn fetch(&self) -> Option<Download<B>> {
         let item = self.inner.state.borrow().changes.head()?.clone();
-        Some(Download::new(self.clone(), item))
+        Some(Download::new(self.clone(), item.entry, item))
+    }
+
+    /// The oldest item of those that `is_wanted` accepts.
+    pub fn first_item(&self, is_wanted: impl Fn(&Entry) -> bool) -> Option<Entry> {
+        self.with_changes(|changes| changes.items().map(|item| item.entry).find(is_wanted))
+    }
+
+    /// Item `id`.
+    pub fn item(&self, id: u64) -> Option<Entry> {
+        self.with_changes(|changes| changes.item(id).map(|item| item.entry))
+    }
+
+    /// The oldest items after item `id`, so many at most.
+    pub fn items_after(&self, id: Option<u64>, count: usize) -> Vec<Entry> {
+        self.with_changes(|changes| {
+            let items = changes.items().map(|item| item.entry).filter(|entry| id.is_none_or(|id| entry.id > id));
+            items.take(count).collect()
+        })
+    }
+
+    /// Downloads item `id`, which stays in the queue.
+    pub fn fetch_item(&self, id: u64) -> Option<Download<B>> {
+        let item = self.with_changes(|changes| changes.item(id).cloned())?;
+        Some(Download::new(self.clone(), item.entry, item))
     }
 
     /// Completes after the next commit: check [`Store::head`] again then.
@@ -192,9 +253,9 @@ impl<B: Block> Store<B> {
         self.inner.changed.notified()
     }
 
-    /// Removes the head if it is item `id`, and returns whether it did. Either way, everything that was
+    /// Removes item `id`, and returns whether it was there. Either way, everything that was
     /// removed earlier is durably gone when this returns. A removal that has started is completed even
-    /// if this future is dropped. One that fails is undone: the item is the head again.
+    /// if this future is dropped. One that fails is undone: the item is in its place again.
     pub async fn remove(&self, id: u64) -> Result<bool, StoreError> {
         let (is_found, outcome) = self.inner.state.borrow_mut().changes.remove(id);
         if let Some(outcome) = outcome {
@@ -205,12 +266,13 @@ impl<B: Block> Store<B> {
     }
 
     /// Adds an item whose data is completely written and waits until it is durable; it is added even
-    /// if this future is dropped. Returns its id. `lost_flushes` is what [`Store::lost_flushes`] returned before the first write.
+    /// if this future is dropped. Returns its id. `charge` ends with the item. `lost_flushes` is what [`Store::lost_flushes`] returned before the first write.
     pub(crate) async fn add(
         &self,
         length: u64,
         checksum: u64,
         space: Space,
+        charge: Option<Charge>,
         lost_flushes: u64,
     ) -> Result<u64, StoreError> {
         if lost_flushes != self.lost_flushes() {
@@ -220,14 +282,70 @@ impl<B: Block> Store<B> {
             let mut state = self.inner.state.borrow_mut();
             let id = state.changes.take_id();
             let entry = Entry { id, length, checksum, extents: space.extents };
-            (id, state.changes.add(Item { entry, _space: space }))
+            (id, state.changes.add(Item::new(entry, space, charge)))
         };
         self.inner.dirty.notify_all();
         self.until_durable(outcome).await?;
         Ok(id)
     }
 
-    async fn until_durable(&self, outcome: Outcome) -> Result<(), StoreError> {
+    /// Saves progress of an upload.
+    pub(crate) fn save(&self, upload: &Rc<Resumable>, saved: Saved, hasher: Box<Xxh3>) -> Outcome {
+        let outcome = self.inner.state.borrow_mut().changes.save(upload, saved, hasher);
+        self.inner.dirty.notify_all();
+        outcome
+    }
+
+    /// Makes an upload an item, and waits until that is durable.
+    pub(crate) async fn complete(
+        &self,
+        upload: &Rc<Resumable>,
+        length: u64,
+        checksum: u64,
+        extents: [Extent; EXTENTS_MAX],
+        deadline_secs: u64,
+    ) -> Result<u64, StoreError> {
+        let (id, outcome) = {
+            let changes = &mut self.inner.state.borrow_mut().changes;
+            let id = changes.take_id();
+            (id, changes.complete(upload, Entry { id, length, checksum, extents }, deadline_secs))
+        };
+        self.inner.dirty.notify_all();
+        self.until_durable(outcome).await?;
+        Ok(id)
+    }
+
+    /// Ends an upload without an item.
+    pub(crate) fn end(&self, upload: &Rc<Resumable>) -> Outcome {
+        let outcome = self.inner.state.borrow_mut().changes.end(upload);
+        self.inner.dirty.notify_all();
+        outcome
+    }
+
+    /// Forgets a complete upload for the one that is saved next.
+    pub(crate) fn give_place(&self, upload: &Rc<Resumable>) {
+        self.inner.state.borrow_mut().changes.give_place(upload);
+        self.inner.dirty.notify_all();
+    }
+
+    /// Writes the index again, so that no other one is in doubt.
+    pub(crate) async fn write_again(&self) -> Result<(), StoreError> {
+        self.check_writable()?;
+        let outcome = self.inner.state.borrow_mut().changes.write_again();
+        self.inner.dirty.notify_all();
+        self.until_durable(outcome).await
+    }
+
+    pub(crate) fn with_changes<T>(&self, read: impl FnOnce(&Changes) -> T) -> T {
+        read(&self.inner.state.borrow().changes)
+    }
+
+    /// Wakes those who wait for a change.
+    pub(crate) fn notify(&self) {
+        self.inner.changed.notify_all();
+    }
+
+    pub(crate) async fn until_durable(&self, outcome: Outcome) -> Result<(), StoreError> {
         loop {
             let changed = self.inner.changed.notified();
             if let Some(result) = outcome.get() {
@@ -237,118 +355,13 @@ impl<B: Block> Store<B> {
         }
     }
 
-    /// How many flushes have failed so far.
-    pub(crate) fn lost_flushes(&self) -> u64 {
-        self.inner.state.borrow().lost_flushes
-    }
-
-    /// Commits changes, without end. Changes that arrive during a commit share the next one.
-    pub async fn run(&self) {
-        select(self.run_commits(), self.run_abandoned()).await;
-    }
-
-    async fn run_commits(&self) {
-        let mut slot = None;
-        loop {
-            let dirty = self.inner.dirty.notified();
-            if self.inner.wants_check.take() {
-                self.check().instrument(info_span!("check of the disk")).await;
-                self.inner.changed.notify_all();
-                continue;
-            }
-            let batch = self.inner.state.borrow_mut().changes.begin();
-            match batch {
-                Some(batch) => {
-                    self.commit(batch, &mut slot).instrument(info_span!("commit of changes")).await;
-                    self.inner.changed.notify_all();
-                }
-                None if self.wants_early_flush() => {
-                    self.flush_early().instrument(info_span!("flush of data")).await;
-                }
-                None => dirty.await,
-            }
-        }
-    }
-
-    /// One commit. `slot` keeps the buffer between commits.
-    async fn commit(&self, batch: Batch, slot: &mut Option<Buf>) {
-        let inner = &*self.inner;
-        if let Err(error) = self.check_writable() {
-            return inner.state.borrow_mut().changes.fail(batch, error);
-        }
-        if !batch.adds.is_empty() {
-            inner.unflushed_bytes.set(0);
-            if let Err(error) = inner.block.flush().await {
-                return self.fail_flush(batch, error);
-            }
-        }
-        let sequence = inner.state.borrow().changes.sequence() + 1;
-        if let Err(error) = self.write_slot(sequence, &batch, slot).await {
-            inner.health.set(Health::Failing(error));
-            return inner.state.borrow_mut().changes.fail(batch, error.into());
-        }
-        if let Err(error) = inner.block.flush().await {
-            return self.fail_flush(batch, error);
-        }
-        inner.health.set(Health::Good);
-        let free = inner.state.borrow_mut().changes.succeed(batch, sequence);
-        if inner.discards.get() {
-            self.discard(&free).await;
-        }
-        // The space of removed items is freed here.
-        drop(free);
-        COMMITS.add(1);
-        ITEMS_QUEUED.set(inner.state.borrow().changes.item_count() as i64);
-        self.update_gauges();
-    }
-
-    /// Discards the data of removed items, except those that are still downloaded.
-    async fn discard(&self, items: &[Rc<Item>]) {
-        for item in items.iter().filter(|item| Rc::strong_count(item) == 1) {
-            for extent in item.entry.extents.iter().filter(|extent| extent.blocks > 0) {
-                let offset = u64::from(extent.start) * BLOCK_BYTES as u64;
-                // A hint: nothing is wrong when it fails.
-                let _ = self.inner.block.discard(offset, extent.blocks as usize * BLOCK_BYTES).await;
-            }
-        }
-    }
-
-    async fn write_slot(&self, sequence: u64, batch: &Batch, slot: &mut Option<Buf>) -> Result<(), BlockError> {
-        let geometry = &self.inner.geometry;
-        // A disk that has not answered may still have the one of before.
-        let kept = slot.take().and_then(|mut buf| buf.as_mut().is_some().then_some(buf));
-        let mut buf = match kept {
-            Some(buf) => buf,
-            None => Buf::zeroed(geometry.slot_bytes()).map_err(|_| BlockError::Broken("no memory for the index"))?,
-        };
-        let used = {
-            let state = self.inner.state.borrow();
-            let bytes = buf.as_mut().expect("the buffer of the index has one owner");
-            let entries = state.changes.entries(batch);
-            format::encode_slot(sequence, state.changes.next_id(), entries, bytes)
-        };
-        let offset = u64::from(geometry.slot_start(sequence)) * BLOCK_BYTES as u64;
-        let (result, part) = self.inner.block.write(offset, buf.slice(0..used)).await;
-        drop(part);
-        *slot = Some(buf);
-        result
-    }
-
-    /// A repeated flush may succeed without having written anything.
-    fn fail_flush(&self, batch: Batch, error: BlockError) {
-        self.inner.health.set(Health::Failing(error));
-        let mut state = self.inner.state.borrow_mut();
-        state.lost_flushes += 1;
-        state.changes.fail_flush(batch, error.into());
-    }
-
     /// Drives `requests` after their upload or download is gone.
     pub(crate) fn abandon(&self, requests: impl Future<Output = ()> + 'static) {
         self.inner.state.borrow_mut().abandoned.push(Box::pin(requests));
         self.inner.abandoned.notify_all();
     }
 
-    async fn run_abandoned(&self) {
+    pub(crate) async fn run_abandoned(&self) {
         let mut requests = InFlight::new();
         loop {
             let more = self.inner.abandoned.notified();
@@ -363,95 +376,6 @@ impl<B: Block> Store<B> {
                 self.inner.changed.notify_all();
             }
         }
-    }
-
-    /// Bytes of data have been written.
-    pub(crate) fn wrote(&self, bytes: usize) {
-        let unflushed_bytes = &self.inner.unflushed_bytes;
-        unflushed_bytes.set(unflushed_bytes.get() + bytes as u64);
-        if self.wants_early_flush() {
-            self.inner.dirty.notify_all();
-        }
-    }
-
-    fn wants_early_flush(&self) -> bool {
-        self.inner.unflushed_bytes.get() >= self.inner.early_flush_bytes.get()
-    }
-
-    /// Flushes data that no commit needs yet. Between commits, so that no flush reports the failure of another one's data.
-    async fn flush_early(&self) {
-        self.inner.unflushed_bytes.set(0);
-        if let Err(error) = self.inner.block.flush().await {
-            self.fail_flush(Batch::default(), error);
-            self.inner.changed.notify_all();
-        }
-    }
-
-    /// Whether the disk does what the queue needs. While it does not, each call of [`Store::request_check`] may change that.
-    pub fn health(&self) -> Health {
-        self.inner.health.get()
-    }
-
-    /// Has the disk checked between two commits: its superblock and index are read back, and if a request has failed, a commit without
-    /// changes shows whether the next one succeeds.
-    pub fn request_check(&self) {
-        self.inner.wants_check.set(true);
-        self.inner.dirty.notify_all();
-    }
-
-    /// A read of an item failed. The whole queue may be gone.
-    pub(crate) fn read_failed(&self, error: StoreError) {
-        if let (StoreError::Disk(error), Health::Good) = (error, self.health()) {
-            self.inner.health.set(Health::Failing(error));
-        }
-        self.request_check();
-    }
-
-    /// Fails while nothing may be written. What may have changed since is checked again, for the next request.
-    fn check_writable(&self) -> Result<(), StoreError> {
-        let writable = self.health().writable();
-        if let Err(StoreError::Unreadable(_)) = writable {
-            self.request_check();
-        }
-        writable
-    }
-
-    /// Between commits, so that the slot of the newest index is not being written.
-    async fn check(&self) {
-        let before = self.health();
-        if before == Health::Overwritten {
-            return;
-        }
-        match self.is_there().await {
-            Ok(true) if before == Health::Good => {}
-            Ok(true) => {
-                self.inner.health.set(Health::Failing(match before {
-                    Health::Failing(error) | Health::Unreadable(error) => error,
-                    Health::Good | Health::Overwritten => return,
-                }));
-                let batch = self.inner.state.borrow_mut().changes.begin().unwrap_or_default();
-                self.commit(batch, &mut None).await;
-            }
-            Ok(false) => self.inner.health.set(Health::Overwritten),
-            Err(error) => self.inner.health.set(Health::Unreadable(error)),
-        }
-    }
-
-    /// Whether the superblock and the newest index are on the disk.
-    async fn is_there(&self) -> Result<bool, BlockError> {
-        let geometry = self.inner.geometry;
-        let sequence = self.inner.state.borrow().changes.sequence();
-        let buffers = (Buf::zeroed(BLOCK_BYTES), Buf::zeroed(geometry.slot_bytes()));
-        // Without memory for it nothing is known.
-        let (Ok(superblock), Ok(slot)) = buffers else { return Ok(true) };
-        let (result, superblock) = self.inner.block.read(0, superblock).await;
-        result?;
-        let offset = u64::from(geometry.slot_start(sequence)) * BLOCK_BYTES as u64;
-        let (result, slot) = self.inner.block.read(offset, slot).await;
-        result?;
-        let has_superblock = format::decode_superblock(&superblock) == Ok(Some((geometry, SuperblockState::Ready)));
-        let slot = format::decode_slot(geometry, sequence % 2, &slot);
-        Ok(has_superblock && matches!(slot, Slot::Valid(index) if index.sequence == sequence))
     }
 
     pub(crate) fn block(&self) -> &B {

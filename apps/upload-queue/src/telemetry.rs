@@ -27,3 +27,5 @@ pub(crate) static UPLOADS_DONE: Counter = Counter::new("uploads done");
 pub(crate) static DOWNLOADS_DONE: Counter = Counter::new("downloads done");
 /// Index writes.
 pub(crate) static COMMITS: Counter = Counter::new("commits");
+/// Flushes of the disk.
+pub(crate) static FLUSHES: Counter = Counter::new("flushes");

@@ -10,7 +10,7 @@ use glasshouse::trace::{Counter, Gauge};
 
 pub(crate) static HITS: Counter = Counter::new("cache hits");
 pub(crate) static MISSES: Counter = Counter::new("cache misses");
-static BYTES: Gauge = Gauge::new("cache bytes");
+pub(crate) static BYTES: Gauge = Gauge::new("cache bytes");
 
 /// The contents of files by their paths. The ones that were used longest ago give way to new ones.
 pub(crate) struct Cache {

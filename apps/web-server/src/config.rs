@@ -10,6 +10,8 @@ use glasshouse::Port;
 pub struct Config {
     /// Where to listen, by default TCP port 8080.
     pub ports: Vec<Port>,
+    /// Where to answer with metrics; nowhere without it.
+    pub metrics: Option<Port>,
     /// The files are those of the FAT file system on the first disk.
     pub on_disk: bool,
     /// Answer a directory without `index.html` with a page of its entries.
@@ -27,17 +29,21 @@ pub struct ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{}: {} (arguments: [--port PORT]... [--disk] [--list] [--cache SIZE])", self.argument, self.what)
+        write!(
+            f,
+            "{}: {} (arguments: [--port PORT]... [--metrics PORT] [--disk] [--list] [--cache SIZE])",
+            self.argument, self.what
+        )
     }
 }
 
 impl core::error::Error for ConfigError {}
 
 impl Config {
-    /// Reads `--port PORT` (`8080`, or `vsock:80`; several times for several), `--disk`, `--list` and `--cache SIZE` (bytes, or with `K`,
+    /// Reads `--port PORT` (`8080`, or `vsock:80`; several times for several), `--metrics PORT`, `--disk`, `--list` and `--cache SIZE` (bytes, or with `K`,
     /// `M` or `G` behind the number).
     pub fn from_args(args: &[String]) -> Result<Config, ConfigError> {
-        let mut config = Config { ports: Vec::new(), on_disk: false, lists: false, cache_bytes: 0 };
+        let mut config = Config { ports: Vec::new(), metrics: None, on_disk: false, lists: false, cache_bytes: 0 };
         let mut rest = args.iter().map(String::as_str);
         while let Some(argument) = rest.next() {
             let error = |what| ConfigError { argument: String::from(argument), what };
@@ -46,10 +52,14 @@ impl Config {
                 None => (argument, None),
             };
             match name {
-                "--port" => {
+                "--port" | "--metrics" => {
                     let port = value.or_else(|| rest.next()).and_then(|value| value.parse().ok());
                     let what = "a number from 0 to 65535, or vsock: and a number, must follow";
-                    config.ports.push(port.ok_or(error(what))?);
+                    let port = port.ok_or(error(what))?;
+                    match name {
+                        "--port" => config.ports.push(port),
+                        _ => config.metrics = Some(port),
+                    }
                 }
                 "--cache" => {
                     let size = value.or_else(|| rest.next()).and_then(size);
@@ -92,10 +102,13 @@ mod tests {
 
     #[test]
     fn arguments_are_read_or_refused() {
-        let default = Config { ports: vec![Port::Tcp(8080)], on_disk: false, lists: false, cache_bytes: 0 };
+        let default =
+            Config { ports: vec![Port::Tcp(8080)], metrics: None, on_disk: false, lists: false, cache_bytes: 0 };
         assert_eq!(parse(&[]), Ok(default.clone()));
         let ports = vec![Port::Tcp(80), Port::Vsock(80)];
         assert_eq!(parse(&["--port", "80", "--port=vsock:80"]), Ok(Config { ports, ..default.clone() }));
+        let metrics = Some(Port::Tcp(9100));
+        assert_eq!(parse(&["--metrics", "9100"]), Ok(Config { metrics, ..default.clone() }));
         assert_eq!(parse(&["--disk"]), Ok(Config { on_disk: true, ..default.clone() }));
         assert_eq!(parse(&["--list"]), Ok(Config { lists: true, ..default.clone() }));
         for (text, cache_bytes) in [("0", 0), ("1000", 1000), ("2K", 2048), ("8M", 8 << 20), ("1G", 1 << 30)] {

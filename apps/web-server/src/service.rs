@@ -1,9 +1,9 @@
 //! The service: start, accept connections, end.
 
-use crate::cache::Cache;
+use crate::cache::{self, Cache};
 use crate::config::{Config, ConfigError};
 use crate::limits::{CACHE_SHARE, CONNECTIONS_MAX, HTTP, SHUTDOWN_WAIT, bodies};
-use crate::site::Site;
+use crate::site::{REQUESTS, Site};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::rc::Rc;
@@ -13,16 +13,20 @@ use core::cell::RefCell;
 use core::fmt;
 use core::pin::Pin;
 use glasshouse::fat::{Fat, MountError};
-use glasshouse::future::{select, select_slice};
-use glasshouse::http::{Connected, Connections, Slots};
+use glasshouse::future::{select_slice, select3};
+use glasshouse::http::{Connected, Connection, Connections, HttpError, Method, Request, Response, Slots, Status};
 use glasshouse::sync::Semaphore;
-use glasshouse::trace::{Gauge, Name};
-use glasshouse::{Files, Listener, Net, NetError, Platform, Port};
+use glasshouse::trace::{Gauge, Metric, Metrics, Name};
+use glasshouse::{Files, Listener, Net, NetError, Platform, Port, Stream};
 
 static CONNECTION_SLOT: Name = Name::new("slot for a connection");
 static BODY_SLOT: Name = Name::new("slot for a body");
 static LISTING_PLACE: Name = Name::new("place for a listing");
+static METRICS_SLOT: Name = Name::new("slot for metrics");
 static BODIES_WAITING: Gauge = Gauge::new("bodies waiting");
+
+/// Clients of metrics at once.
+const METRICS_CONNECTIONS_MAX: usize = 4;
 
 /// Why the service cannot start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,6 +108,15 @@ async fn serve_files<P: Platform, D: Files>(
         platform.print(format_args!("web-server: listening on {place}{}", listener.port()));
         listeners.push(listener);
     }
+    let mut metrics = None;
+    if let Some(port) = config.metrics {
+        if let Port::Tcp(_) = port {
+            net.up().await.map_err(ServeError::Net)?;
+        }
+        let listener = net.listen(port).await.map_err(ServeError::Net)?;
+        platform.print(format_args!("web-server: metrics on {}", listener.port()));
+        metrics = Some(listener);
+    }
     let site = Rc::new(Site {
         platform: platform.clone(),
         files,
@@ -115,7 +128,13 @@ async fn serve_files<P: Platform, D: Files>(
     let connections = Connections::new(connections_max, &CONNECTION_SLOT);
     let mut accepting: Vec<_> =
         listeners.into_iter().map(|listener| Box::pin(accept(site.clone(), listener, connections.clone()))).collect();
-    select(select_slice(Pin::new(&mut accepting[..])), platform.shutdown()).await;
+    let metered = async {
+        match metrics {
+            Some(listener) => accept_metrics(&platform, listener).await,
+            None => core::future::pending().await,
+        }
+    };
+    select3(select_slice(Pin::new(&mut accepting[..])), metered, platform.shutdown()).await;
     // The ports are closed first: who connects now is refused at once.
     drop(accepting);
     if platform.timeout(SHUTDOWN_WAIT, connections.finish()).await.is_err() {
@@ -134,4 +153,29 @@ async fn accept<P: Platform, D: Files>(
         async move |connection: &mut _, request| site.handle(connection, request, &client).await
     };
     connections.accept(&site.platform, "web-server", listener, HTTP, handler).await;
+}
+
+async fn accept_metrics<P: Platform>(platform: &P, listener: impl Listener) {
+    let connections = Connections::new(METRICS_CONNECTIONS_MAX, &METRICS_SLOT);
+    let handler = |_: Rc<Connected>| async move |connection: &mut _, request| answer_metrics(connection, request).await;
+    connections.accept(platform, "metrics", listener, HTTP, handler).await;
+}
+
+async fn answer_metrics<S: Stream, P: Platform>(
+    connection: &mut Connection<S, P>,
+    request: Request,
+) -> Result<(), HttpError> {
+    if !matches!(request.method(), Method::Get | Method::Head) || request.path() != "/metrics" {
+        return connection.respond_text(Status::NOT_FOUND, "GET /metrics is answered\n").await;
+    }
+    let values = [
+        Metric::Counter(&REQUESTS, "Requests that were answered or refused."),
+        Metric::Counter(&cache::HITS, "Files from the cache."),
+        Metric::Counter(&cache::MISSES, "Files that were not in the cache."),
+        Metric::Gauge(&cache::BYTES, "Memory of the files in the cache."),
+        Metric::Gauge(&BODIES_WAITING, "Clients that wait for a slot for their body."),
+    ];
+    let text = format!("{}", Metrics { service: "web-server", values: &values });
+    let response = Response::new(Status::OK).header("Content-Type", Metrics::MEDIA_TYPE);
+    connection.respond(response, text.as_bytes()).await
 }

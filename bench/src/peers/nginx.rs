@@ -25,7 +25,7 @@ pub struct Nginx {
 pub fn configuration(folder: &str, listen: &str, root: &str) -> String {
     format!(
         "daemon off;\nmaster_process off;\npid {folder}/pid;\nerror_log {folder}/error.log;\n\
-         events {{ worker_connections 64; }}\n\
+         events {{ worker_connections 256; }}\n\
          http {{\n    access_log off;\n    sendfile on;\n    tcp_nopush on;\n    client_max_body_size 0;\n\
          \x20   keepalive_requests 1000000000;\n\
          \x20   client_body_temp_path {folder}/body;\n    proxy_temp_path {folder}/proxy;\n\
@@ -45,9 +45,18 @@ fn program() -> Option<&'static str> {
 impl Nginx {
     /// Starts it on loopback, with files in a folder of its own; `None` when it is not installed.
     pub fn start() -> Result<Option<Nginx>> {
+        Nginx::start_on_loopback(None)
+    }
+
+    /// The same with the files of `root`.
+    pub fn start_with(root: &Path) -> Result<Option<Nginx>> {
+        Nginx::start_on_loopback(Some(root))
+    }
+
+    fn start_on_loopback(root: Option<&Path>) -> Result<Option<Nginx>> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
         let answers = || answer(address, Duration::from_millis(500)).is_some();
-        Nginx::start_as(|program| Command::new(program), address, None, answers)
+        Nginx::start_as(|program| Command::new(program), address, root, answers)
     }
 
     /// Starts it in `far` at `address`, with the files of `root`, for clients in `near`; `None` when it is not installed.
@@ -57,9 +66,39 @@ impl Nginx {
         Nginx::start_as(|program| far.command(program), address, Some(root), answers)
     }
 
+    /// The same over TLS 1.3 with a certificate and its key.
+    pub fn serve_tls(
+        far: &Namespace,
+        near: &Namespace,
+        address: SocketAddr,
+        root: &Path,
+        chain: &Path,
+        key: &Path,
+    ) -> Result<Option<Nginx>> {
+        // A request without TLS is answered with 400.
+        let answers =
+            || near.inside(|| Ok(answer(address, Duration::from_millis(500)))).is_ok_and(|found| found.is_some());
+        let (chain, key) = (chain.display(), key.display());
+        let listen = format!(
+            "{address} ssl;\n        ssl_certificate {chain};\n        ssl_certificate_key {key};\n        ssl_protocols TLSv1.3;\n        \
+             ssl_ecdh_curve X25519"
+        );
+        Nginx::start_listening(|program| far.command(program), address, &listen, Some(root), answers)
+    }
+
     fn start_as(
         command: impl FnOnce(&str) -> Command,
         address: SocketAddr,
+        root: Option<&Path>,
+        answers: impl Fn() -> bool,
+    ) -> Result<Option<Nginx>> {
+        Nginx::start_listening(command, address, &address.to_string(), root, answers)
+    }
+
+    fn start_listening(
+        command: impl FnOnce(&str) -> Command,
+        address: SocketAddr,
+        listen: &str,
         root: Option<&Path>,
         answers: impl Fn() -> bool,
     ) -> Result<Option<Nginx>> {
@@ -73,7 +112,7 @@ impl Nginx {
         let user = "user root;\n";
         let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
         let root = root.unwrap_or(&files).to_string_lossy();
-        let text = format!("{}{}", if is_root { user } else { "" }, configuration(&path, &address.to_string(), &root));
+        let text = format!("{}{}", if is_root { user } else { "" }, configuration(&path, listen, &root));
         std::fs::write(&file, text).context("cannot write nginx's configuration")?;
         let mut command = command(program);
         command.arg("-c").arg(&file).arg("-p").arg(folder.path());

@@ -93,10 +93,7 @@ fn add(outcome: &mut Outcome, world: World, images: &[(&str, PathBuf)], samples:
             let figure =
                 Figure::of(&format!("platform.{world}.tx_blocked.{name}.{what}_percent"), "% of a core", values);
             let peer = peer.and_then(|values| Summary::of(values));
-            outcome.add(figure.map(|figure| match peer {
-                Some(peer) => figure.against("before the change", peer.median),
-                None => figure,
-            }));
+            outcome.add(figure.map(|figure| figure.beside(peer.map(|peer| ("before the change", peer.median)))));
         }
     }
 }

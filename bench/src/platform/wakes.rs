@@ -75,10 +75,7 @@ fn add(outcome: &mut Outcome, kinds: &[(World, &str, Samples)]) {
             ("idle_wake_us", &mmio.idle_wake, &pci.idle_wake),
         ] {
             let figure = Figure::of(&format!("platform.{world}.{name}"), "us", pci);
-            outcome.add(figure.map(|figure| match Summary::of(mmio) {
-                Some(before) => figure.against("mmio", before.median),
-                None => figure,
-            }));
+            outcome.add(figure.map(|figure| figure.beside(Summary::of(mmio).map(|before| ("mmio", before.median)))));
             outcome.add(Figure::of(&format!("platform.{world}.mmio.{name}"), "us", mmio));
         }
     }

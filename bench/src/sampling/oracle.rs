@@ -36,34 +36,22 @@ pub fn measure(outcome: &mut Outcome, run: &Run) -> Result<()> {
     let _spinning = (0..SPINNING).map(spin).collect::<Result<Vec<_>>>()?;
     compare(outcome, "oracle_busy", &run.part(1, 2))?;
     outcome.note(
-        "oracle: all functions, without the time in which the guest was stopped; `deviation` is the standard deviation, by chance, of the share of the function that differs most; a longer measurement (--minutes) has more samples",
+        "oracle: all functions, without the time in which the guest was stopped; `deviation` is the standard deviation, by chance, of the share of the function that differs most; `run_difference` is of each run alone; a longer measurement (--minutes) has more samples",
     );
     Ok(())
 }
 
-/// What the runs of one kind have given.
-#[derive(Default)]
-struct Samples {
-    differences: Vec<f64>,
-    deviations: Vec<f64>,
-    counts: Vec<f64>,
-}
-
 fn compare(outcome: &mut Outcome, name: &str, run: &Run) -> Result<()> {
     let seconds = seconds(run.time_left());
-    let mut samples = Samples::default();
-    for round in run.rounds(ROUNDS) {
-        let comparison = comparison::run(seconds as u32)?.context("the queue is not built")?;
-        let worst = comparison.worst();
-        samples.differences.extend(worst.map(Function::difference_points));
-        samples.deviations.extend(worst.map(|function| function.deviation_points(comparison.samples)));
-        samples.counts.push(comparison.samples as f64);
-        run.so_far(outcome, |so_far| add(so_far, name, &samples));
-        if round == 0 {
-            note(outcome, name, &comparison);
-        }
+    let mut rounds = Vec::new();
+    for _ in run.rounds(ROUNDS) {
+        rounds.push(comparison::run(seconds as u32)?.context("the queue is not built")?);
+        run.so_far(outcome, |so_far| add(so_far, name, &rounds));
     }
-    add(outcome, name, &samples);
+    add(outcome, name, &rounds);
+    if let Some(all) = Comparison::together(&rounds) {
+        note(outcome, name, &all);
+    }
     Ok(())
 }
 
@@ -72,20 +60,27 @@ fn seconds(time: Duration) -> u64 {
     (time / ROUNDS as u32).saturating_sub(AROUND).as_secs().max(SECONDS_LEAST)
 }
 
-fn add(outcome: &mut Outcome, name: &str, samples: &Samples) {
-    outcome.add(Figure::of(&format!("sampling.{name}_difference_points"), "points", &samples.differences));
-    outcome.add(Figure::of(&format!("sampling.{name}_deviation_points"), "points", &samples.deviations));
-    outcome.add(Figure::of(&format!("sampling.{name}_samples"), "samples", &samples.counts));
+/// The figures of the runs together, and how much each run differs: chance makes that larger.
+fn add(outcome: &mut Outcome, name: &str, rounds: &[Comparison]) {
+    let Some(all) = Comparison::together(rounds) else { return };
+    let figure = |what: &str, unit: &str, values: &[f64]| Figure::of(&format!("sampling.{name}_{what}"), unit, values);
+    if let Some(worst) = all.worst() {
+        outcome.add(figure("difference_points", "points", &[worst.difference_points()]));
+        outcome.add(figure("deviation_points", "points", &[worst.deviation_points(all.samples)]));
+    }
+    let differences: Vec<f64> = rounds.iter().filter_map(Comparison::worst).map(Function::difference_points).collect();
+    outcome.add(figure("run_difference_points", "points", &differences));
+    outcome.add(figure("samples", "samples", &[all.samples as f64]));
 }
 
 fn note(outcome: &mut Outcome, name: &str, comparison: &Comparison) {
     outcome.note(format!(
-        "{name}: {} samples of the upload queue under load (TCG) in the first of the runs; sampled, time and instructions by QEMU's plugin, calls:",
+        "{name}: {} samples of the upload queue under load (TCG) in all runs; sampled, time and instructions by QEMU's plugin, calls:",
         comparison.samples
     ));
     for function in comparison.functions.iter().take(SHOWN) {
         outcome.note(format!(
-            "  {:5.1} % {:5.1} % {:5.1} % {:9}  {}",
+            "  {:6.2} % {:6.2} % {:6.2} % {:9}  {}",
             function.sampled_percent,
             function.time_percent,
             function.instructions_percent,

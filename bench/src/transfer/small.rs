@@ -89,11 +89,9 @@ fn add(outcome: &mut Outcome, servers: &[(String, &str, Place)], samples: &[Vec<
         let peer = servers.iter().position(|(other, ..)| other == peer);
         for (mode, connections) in CONNECTIONS.into_iter().enumerate() {
             let figure = Figure::of(&format!("queue.{name}.1k_keep{connections}_get_s"), "1/s", &column(index, mode));
-            let median = peer.and_then(|peer| Some((&servers[peer].0, Summary::of(&column(peer, mode))?.median)));
-            outcome.add(figure.map(|figure| match median {
-                Some((peer, median)) => figure.against(peer, median),
-                None => figure,
-            }));
+            let median =
+                peer.and_then(|peer| Some((servers[peer].0.as_str(), Summary::of(&column(peer, mode))?.median)));
+            outcome.add(figure.map(|figure| figure.beside(median)));
         }
     }
 }

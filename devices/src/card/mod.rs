@@ -4,25 +4,22 @@
 //! host's kernel reads a frame directly into the VM's buffers, on a thread that does nothing else. Any guest with a driver for virtio-net
 //! can have it.
 
-mod connections;
 mod datagrams;
 mod moves;
-mod stream;
 mod tap;
 #[cfg(test)]
 mod tests;
-mod user_network;
+mod user;
 
 use crate::device::{Device, Host, Turn, VERSION_1};
 use crate::rings::Ring;
 use anyhow::Result;
 use glass_lib_jail::SystemCalls;
-use moves::{Receiver, Sent, Transmitter};
+use moves::{Receiver, Transmitter};
 use std::io;
-pub use stream::Stream;
 pub use tap::Tap;
 pub use tap::check;
-pub use user_network::UserNetwork;
+pub use user::{User, UserNetwork};
 use vm_memory::GuestMemoryMmap;
 
 /// Features (virtio 1.2, section 5.1.3).
@@ -75,15 +72,6 @@ pub trait Link: Send {
 
     /// Whether it cuts a frame of several datagrams.
     fn takes_joined_datagrams(&self) -> bool;
-
-    /// Whether frames have to wait until the host has taken others.
-    fn is_blocked(&mut self) -> bool;
-
-    /// Takes frames for the guest from a host that may take none of ours before. The guest receives them when it has buffers again.
-    fn relieve(&mut self);
-
-    /// Fails if there is no network any more.
-    fn check(&self) -> Result<()>;
 
     /// What the device waits for.
     fn host(&self) -> Host<'_>;
@@ -144,21 +132,7 @@ impl<L: Link> Device for Card<L> {
         let [receive, transmit] = rings else { unreachable!("there are two queues") };
         let sent = self.transmitter.turn(&mut self.link, memory, transmit, self.receiver.header_bytes);
         let received = self.receiver.turn(&mut self.link, memory, receive);
-        let turn = match (sent, received) {
-            (Sent::Turn(Turn::Busy), _) | (_, Turn::Busy) => Turn::Busy,
-            // There is room since the transmitter has looked, and the guest does not notify of frames that it queued before.
-            (Sent::Blocked, _) if !self.link.is_blocked() => Turn::Busy,
-            // Frames wait for the host.
-            (_, Turn::NeedsGuest) if self.link.is_blocked() => {
-                // A guest that cannot send may not receive either, and passt, which waits until it can, does not read: each of the three
-                // would wait for the next one.
-                self.link.relieve();
-                Turn::Done
-            }
-            (_, received) => received,
-        };
-        self.link.check()?;
-        Ok(turn)
+        Ok(if sent == Turn::Busy { sent } else { received })
     }
 
     fn finish(&mut self, _: &GuestMemoryMmap, _: &mut [Ring]) -> Result<()> {

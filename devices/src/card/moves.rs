@@ -45,15 +45,6 @@ struct Space {
     bytes: usize,
 }
 
-/// How a turn of the transmitter ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sent {
-    /// As any turn.
-    Turn(Turn),
-    /// The host had no room for frames, so the guest's were not looked for.
-    Blocked,
-}
-
 /// A frame that the guest has queued.
 struct Frame {
     head: u16,
@@ -75,12 +66,9 @@ impl Transmitter {
         memory: &GuestMemoryMmap,
         ring: &mut Ring,
         header_bytes: usize,
-    ) -> Sent {
+    ) -> Turn {
         if !ring.is_running() {
-            return Sent::Turn(Turn::NeedsGuest);
-        }
-        if link.is_blocked() {
-            return Sent::Blocked;
+            return Turn::NeedsGuest;
         }
         let mut round = ring.round(memory);
         let (mut pieces, mut frames) = (Vec::new(), Vec::with_capacity(TURN));
@@ -101,7 +89,7 @@ impl Transmitter {
         let used: Vec<(u16, u32)> = frames.iter().map(|frame| (frame.head, 0)).collect();
         let is_wanted = !used.is_empty() && ring.complete(memory, &used);
         if !ring.is_running() {
-            return Sent::Turn(Turn::NeedsGuest);
+            return Turn::NeedsGuest;
         }
         // A notification costs the guest an exit, so it makes one only while nothing is looked for.
         if turn == Turn::Done && ring.queue.enable_notification(memory).unwrap_or(false) {
@@ -110,7 +98,7 @@ impl Transmitter {
         if is_wanted {
             ring.interrupt();
         }
-        Sent::Turn(turn)
+        turn
     }
 
     /// Sends the first frame, and those that become one with it: how many that are.
@@ -284,6 +272,6 @@ impl Space {
     /// Copies a frame into the first buffers.
     fn write(&mut self, frame: &[u8]) {
         // SAFETY: the pieces are memory of the guest, to which there are no references.
-        unsafe { copy_to(&self.pieces, frame) };
+        unsafe { copy_to(&self.pieces, &[frame]) };
     }
 }

@@ -5,7 +5,6 @@ use crate::device::Host;
 use crate::jail;
 use anyhow::{Context, Result, bail};
 use glass_lib_jail::SystemCalls;
-use rustix::event::PollFlags;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -57,9 +56,9 @@ impl Tap {
         Ok(Tap { file, has_offloads: true })
     }
 
-    /// Anything whose reads and writes are frames.
+    /// Anything whose reads and writes are frames, without blocking.
     #[cfg(any(test, feature = "script"))]
-    pub(crate) fn from_file(file: File) -> Tap {
+    pub fn from_file(file: File) -> Tap {
         Tap { file, has_offloads: false }
     }
 
@@ -116,18 +115,8 @@ impl Link for Tap {
         true
     }
 
-    fn is_blocked(&mut self) -> bool {
-        false
-    }
-
-    fn relieve(&mut self) {}
-
-    fn check(&self) -> Result<()> {
-        Ok(())
-    }
-
     fn host(&self) -> Host<'_> {
-        Host { file: self.file.as_fd(), events: PollFlags::IN, error: "the TAP device has been removed" }
+        Host { file: self.file.as_fd(), error: "the TAP device has been removed" }
     }
 }
 

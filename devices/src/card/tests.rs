@@ -1,16 +1,13 @@
 //! The card between a driver, whose rings the tests write by hand, and a socket in place of the TAP device: its reads and writes are frames, too.
 
-use super::moves::{Receiver, Sent, Transmitter};
-use super::{Card, HEADER_BYTES, Link, Stream, Tap};
-use crate::device::{self, Device, Turn, VERSION_1};
+use super::moves::{Receiver, Transmitter};
+use super::{HEADER_BYTES, Tap};
+use crate::device::Turn;
 use crate::test_guest::{AVAILABLE, DATA, DESCRIPTORS, Guest, MEMORY_BYTES, NEXT, SIZE, USED, WRITE};
-use anyhow::Result;
-use glass_lib_jail::SystemCalls;
 use proptest::prelude::*;
-use rustix::event::PollFlags;
-use std::io::{self, ErrorKind, Write};
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::os::unix::net::UnixDatagram;
 use virtio_queue::QueueT;
 use vm_memory::{Bytes, GuestAddress};
 
@@ -56,10 +53,7 @@ impl Host {
     }
 
     fn transmit(&mut self, transmitter: &mut Transmitter) -> Turn {
-        match transmitter.turn(&mut self.tap, &self.guest.memory, &mut self.guest.ring, HEADER_BYTES) {
-            Sent::Turn(turn) => turn,
-            Sent::Blocked => panic!("a TAP device is never blocked"),
-        }
+        transmitter.turn(&mut self.tap, &self.guest.memory, &mut self.guest.ring, HEADER_BYTES)
     }
 
     /// The frames that were sent.
@@ -338,90 +332,4 @@ proptest! {
             host.sent();
         }
     }
-}
-
-/// A guest whose frames wait for the host, and which receives nothing until they are sent; the host does not read until it has sent.
-/// Each would wait for the next one.
-#[test]
-fn a_guest_that_cannot_send_does_not_hold_up_the_host() {
-    let (ours, mut host) = UnixStream::pair().unwrap();
-    host.set_nonblocking(true).unwrap();
-    let mut card = Card::new(Stream::new(ours, [2, 0, 0, 0, 0, 1], 0, None).unwrap());
-    card.agree(VERSION_1).unwrap();
-    let mut transmit = Host::new(true);
-    let memory = transmit.guest.memory.clone();
-    // The receive queue has no buffers.
-    let receive = Host::new(true);
-    let length = |bytes: u32| bytes.to_be_bytes();
-    let frames = [&length(1000)[..], &[1; 1000]].concat();
-    while host.write(&frames).is_ok_and(|count| count == frames.len()) {}
-    // The other direction is full, too.
-    let mut rings = [receive.guest.ring, transmit.guest.ring];
-    transmit.guest.ring = Host::new(true).guest.ring;
-    let mut turns = 0;
-    loop {
-        for head in 0..16_u16 {
-            let at = DATA + u64::from(head) * 0x10000;
-            transmit.guest.descriptor(head, at, 60_000, 0, 0);
-            transmit.guest.offer(head);
-        }
-        turns += 1;
-        assert!(turns < 100, "the socket is never full");
-        if card.work(&memory, &mut rings).unwrap() == Turn::Done && card.host().unwrap().events.contains(PollFlags::OUT)
-        {
-            break;
-        }
-    }
-    assert!(host.write(&frames).is_ok(), "the host would wait for ever");
-}
-
-/// A network that is blocked so many times at first.
-struct Blocked(usize);
-
-impl Link for Blocked {
-    fn allow(system_calls: SystemCalls) -> SystemCalls {
-        system_calls
-    }
-    fn features(&self) -> u64 {
-        0
-    }
-    fn mtu(&self) -> Option<u16> {
-        None
-    }
-    fn agree(&mut self, _: usize, _: u64) -> Result<()> {
-        Ok(())
-    }
-    unsafe fn read(&mut self, _: &[libc::iovec]) -> io::Result<usize> {
-        Err(ErrorKind::WouldBlock.into())
-    }
-    unsafe fn write(&mut self, pieces: &[libc::iovec]) -> io::Result<usize> {
-        Ok(pieces.iter().map(|piece| piece.iov_len).sum())
-    }
-    fn takes_joined_datagrams(&self) -> bool {
-        false
-    }
-    fn is_blocked(&mut self) -> bool {
-        self.0 = self.0.saturating_sub(1);
-        self.0 > 0
-    }
-    fn relieve(&mut self) {}
-    fn check(&self) -> Result<()> {
-        Ok(())
-    }
-    fn host(&self) -> device::Host<'_> {
-        unreachable!("there is none")
-    }
-}
-
-/// The host takes frames again between two looks of a turn. The guest, which waits until its frames are sent, does not notify of them again.
-#[test]
-fn room_that_comes_during_a_turn_is_used() {
-    let mut card = Card::new(Blocked(2));
-    let (mut transmit, receive) = (Host::new(true), Host::new(true));
-    let memory = transmit.guest.memory.clone();
-    transmit.queue_frame(0, &frame(60, 1));
-    let mut rings = [receive.guest.ring, transmit.guest.ring];
-    assert_eq!(card.work(&receive.guest.memory, &mut rings).unwrap(), Turn::Busy);
-    card.work(&memory, &mut rings).unwrap();
-    assert_eq!(memory.read_obj::<u16>(GuestAddress(USED + 2)).unwrap(), 1);
 }

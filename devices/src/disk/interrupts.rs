@@ -4,23 +4,33 @@
 //! (bench/results/older/2026-11-25-xeon.md). So the thread that waits for them belongs on this core, and the VM's on another.
 
 use rustix::fs::{FileType, fstat, major, minor};
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs::{self, File};
 use std::path::Path;
 
-/// Moves this thread to the core that takes the interrupts of the disk that `file` is on, or is. Nothing if there is no such core.
-pub(super) fn follow(file: &File) {
-    let Ok(stat) = fstat(file) else { return };
+/// The core that takes the interrupts of the disk that `file` is on, or is, if there is one.
+pub(super) fn core_of(file: &File) -> Option<usize> {
+    let stat = fstat(file).ok()?;
     let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
     let device = if is_device { stat.st_rdev } else { stat.st_dev };
-    let device = format!("/sys/dev/block/{}:{}", major(device), minor(device));
-    if let Ok(device) = fs::canonicalize(device)
-        && let Some(core) = core(&device, Path::new("/sys/kernel/irq"), Path::new("/proc/irq"))
-        && core < CpuSet::MAX_CPU
-    {
-        let mut cores = CpuSet::new();
-        cores.set(core);
-        // An error: this process may not run there.
+    let device = fs::canonicalize(format!("/sys/dev/block/{}:{}", major(device), minor(device))).ok()?;
+    core(&device, Path::new("/sys/kernel/irq"), Path::new("/proc/irq")).filter(|core| *core < CpuSet::MAX_CPU)
+}
+
+/// Moves this thread to a core, and the threads that it starts later.
+pub(super) fn stay_on(core: usize) {
+    let mut cores = CpuSet::new();
+    cores.set(core);
+    // An error: this process may not run there.
+    let _ = sched_setaffinity(None, &cores);
+}
+
+/// Keeps this thread, and the threads that it starts later, off a core, if so many others are left.
+pub(super) fn stay_off(core: usize, least: u32) {
+    let Ok(mut cores) = sched_getaffinity(None) else { return };
+    cores.unset(core);
+    if cores.count() >= least {
+        // As in `stay_on`.
         let _ = sched_setaffinity(None, &cores);
     }
 }
@@ -71,16 +81,42 @@ mod tests {
         host
     }
 
-    fn core_of(host: &Path, device: &str) -> Option<usize> {
+    fn core_in(host: &Path, device: &str) -> Option<usize> {
         core(&host.join("pci/virtio1/block").join(device), &host.join("sys"), &host.join("proc"))
     }
 
     #[test]
     fn one_queue_has_one_core() {
         let host = host("one", 1, &[("35", "0,9\n", "0\n"), ("36", "5,3000\n", "1\n")]);
-        assert_eq!(core_of(&host, "vda"), Some(1));
-        assert_eq!(core_of(&host, "vda/vda1"), Some(1));
+        assert_eq!(core_in(&host, "vda"), Some(1));
+        assert_eq!(core_in(&host, "vda/vda1"), Some(1));
         fs::remove_dir_all(host).unwrap();
+    }
+
+    /// Threads have cores of their own: this is done on a new one.
+    #[test]
+    fn a_thread_moves_to_a_core_or_leaves_it() {
+        let cores = || {
+            let cores = sched_getaffinity(None).unwrap();
+            (0..CpuSet::MAX_CPU).filter(|core| cores.is_set(*core)).collect::<Vec<usize>>()
+        };
+        let before = cores();
+        let core = before[0];
+        let after = |change: fn(usize, u32), least: usize| {
+            std::thread::spawn(move || {
+                change(core, least as u32);
+                (cores(), std::thread::spawn(cores).join().unwrap())
+            })
+            .join()
+            .unwrap()
+        };
+        let stays = (vec![core], vec![core]);
+        assert_eq!(after(|core, _| stay_on(core), 0), stays);
+        let others = before[1..].to_vec();
+        if !others.is_empty() {
+            assert_eq!(after(stay_off, others.len()), (others.clone(), others.clone()));
+        }
+        assert_eq!(after(stay_off, others.len() + 1), (before.clone(), before));
     }
 
     #[test]
@@ -89,7 +125,7 @@ mod tests {
         let spread = host("spread", 1, &[("35", "0,9\n", "0-1\n")]);
         let silent = host("silent", 1, &[]);
         for host in [several, spread, silent] {
-            assert_eq!(core_of(&host, "vda"), None, "{}", host.display());
+            assert_eq!(core_in(&host, "vda"), None, "{}", host.display());
             fs::remove_dir_all(host).unwrap();
         }
         assert_eq!(core(Path::new("/nowhere"), Path::new("/"), Path::new("/")), None);

@@ -6,6 +6,7 @@
 
 mod engine;
 mod interrupts;
+mod record;
 mod request;
 #[cfg(test)]
 mod tests;
@@ -15,10 +16,11 @@ use crate::rings::Ring;
 use anyhow::{Context, Result, anyhow, ensure};
 use engine::Engine;
 pub use engine::has_io_uring;
-use glass_lib_jail::SystemCalls;
-use glass_lib_lock::{Access, Refused};
-use request::{Limits, RANGE_SECTORS_MAX, Request, SECTOR_BYTES, Work};
-use rustix::event::PollFlags;
+use glass_lib_jail::{Condition, SystemCalls};
+use glass_lib_lock::Access;
+use record::Recorder;
+pub use record::WriteLog;
+use request::{Limits, RANGE_SECTORS_MAX, Request, SECTOR_BYTES, Status, Work};
 use std::fs::OpenOptions;
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
@@ -56,20 +58,25 @@ const WRITE_SLOW: Duration = Duration::from_millis(2);
 const WRITES_SLOW: Duration = Duration::from_secs(1);
 
 /// How a disk is served.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct DiskOptions {
     /// Past the host's page cache.
     pub is_direct: bool,
     /// The guest cannot change it.
     pub is_read_only: bool,
+    /// Where to record what the guest writes.
+    pub write_log: Option<WriteLog>,
 }
 
 /// The disk.
 pub struct Disk {
     engine: Engine,
+    recorder: Option<Recorder>,
     limits: Limits,
     config: [u8; CONFIG_BYTES],
     is_direct: bool,
+    /// Where requests past the page cache end.
+    core: Option<usize>,
     /// Until when writes are left to the kernel's threads.
     slow_until: Option<Instant>,
     /// Pieces of the request that is parsed.
@@ -85,26 +92,21 @@ unsafe impl Send for Disk {}
 
 impl Disk {
     /// Opens a file or a block device.
-    pub fn open(path: &Path, options: DiskOptions) -> Result<Disk> {
-        let DiskOptions { is_direct, is_read_only } = options;
+    pub fn open(path: &Path, options: &DiskOptions) -> Result<Disk> {
+        let DiskOptions { is_direct, is_read_only, ref write_log } = *options;
         let open = |flags: i32| {
             let file = OpenOptions::new().read(true).write(!is_read_only).custom_flags(flags).open(path);
             file.with_context(|| format!("cannot open the disk {}", path.display()))
         };
         let mut cached = open(0)?;
         let access = if is_read_only { Access::Read } else { Access::Write };
-        glass_lib_lock::lock(&cached, access).map_err(|refused| match refused {
-            Refused::InUse(pid) => anyhow!(glass_lib_lock::in_use(path, pid)),
-            Refused::Failed(error) => anyhow!("cannot lock the disk {}: {error}", path.display()),
-        })?;
+        glass_lib_lock::lock(&cached, access).map_err(|refused| anyhow!(refused.sentence(path)))?;
         let disk = if is_direct {
             open(libc::O_DIRECT).context("its file system may have no direct access: leave out --disk-direct then")?
         } else {
             cached.try_clone()?
         };
-        if is_direct {
-            interrupts::follow(&disk);
-        }
+        let core = if is_direct { interrupts::core_of(&disk) } else { None };
         // The metadata of a block device do not contain its size.
         let bytes = cached.seek(SeekFrom::End(0)).with_context(|| format!("cannot read {}", path.display()))?;
         ensure!(
@@ -113,16 +115,28 @@ impl Disk {
             path.display()
         );
         let limits = Limits { bytes: bytes / SECTOR_BYTES * SECTOR_BYTES, is_read_only };
+        let start = |log| Recorder::start(log, &cached, path, limits.bytes);
+        let recorder = write_log.as_ref().map(start).transpose()?;
         Ok(Disk {
             engine: Engine::new(disk, cached)?,
+            recorder,
             limits,
             config: config(limits),
             is_direct,
+            core,
             slow_until: None,
             read: Vec::new(),
             written: Vec::new(),
             used: Vec::new(),
         })
+    }
+
+    /// For a process that has the VM's `processors`, too: keeps this thread, and those that it starts later, off the core where requests past
+    /// the page cache end, if enough others are left. The disk's own thread moves there.
+    pub fn leave_core(&self, processors: u32) {
+        if let Some(core) = self.core {
+            interrupts::stay_off(core, processors);
+        }
     }
 
     /// Starts what the guest has queued, and gives back what has ended. Whether there was anything.
@@ -136,7 +150,11 @@ impl Disk {
         {
             is_busy = true;
             // SAFETY: the pieces are the guest's memory.
-            let request = unsafe { Request::parse(head, self.limits, &mut self.read, &mut self.written) };
+            let mut request = unsafe { Request::parse(head, self.limits, &mut self.read, &mut self.written) };
+            if let Some(recorder) = &mut self.recorder {
+                // SAFETY: the pieces are the guest's memory.
+                unsafe { recorder.arrives(&mut request, self.engine.is_write_through()) };
+            }
             match request.work {
                 // SAFETY: the guest's memory is there.
                 Work::Nothing(status) => self.used.push(unsafe { request.end(status) }),
@@ -169,16 +187,19 @@ impl Disk {
             self.slow_until = Some(end + WRITES_SLOW);
         }
         // SAFETY: the guest's memory is there.
-        self.used.push(unsafe { request.end(status) });
+        unsafe { give_back(&mut self.used, &mut self.recorder, request, status) };
     }
 
     /// Gives back what has ended; with `is_waiting` it waits for something. Whether there was anything.
     fn end(&mut self, memory: &GuestMemoryMmap, ring: &mut Ring, is_waiting: bool) -> Result<bool> {
-        let Disk { engine, used, .. } = self;
+        let Disk { engine, used, recorder, .. } = self;
         // SAFETY: the guest's memory is there.
-        engine.turn(is_waiting, |request, status| used.push(unsafe { request.end(status) }))?;
+        engine.turn(is_waiting, |request, status| unsafe { give_back(used, recorder, request, status) })?;
         if used.is_empty() {
             return Ok(false);
+        }
+        if let Some(recorder) = recorder {
+            recorder.complete();
         }
         if ring.complete(memory, used) {
             ring.interrupt();
@@ -188,14 +209,38 @@ impl Disk {
     }
 }
 
+/// Adds a request that has ended to what the guest gets back.
+///
+/// # Safety
+/// The guest's memory is there.
+unsafe fn give_back(used: &mut Vec<(u16, u32)>, recorder: &mut Option<Recorder>, request: Request, status: Status) {
+    if let Some(recorder) = recorder {
+        recorder.ends(&request, status);
+    }
+    // SAFETY: the caller's promise.
+    used.push(unsafe { request.end(status) });
+}
+
 impl Device for Disk {
     const NAME: &'static str = "disk";
     const ID: u32 = 2;
     const QUEUES: usize = 1;
 
-    /// Requests, and writes to the page cache.
+    /// Requests, writes to the page cache, and the core of its thread.
     fn allow(system_calls: SystemCalls) -> SystemCalls {
+        let itself = Condition { argument: 0, mask: u32::MAX, value: 0 };
+        let system_calls = system_calls.allow_where(libc::SYS_sched_setaffinity, &[itself]);
         system_calls.allow(&[libc::SYS_io_uring_enter, libc::SYS_pwritev])
+    }
+
+    fn begin(&self) {
+        if let Some(core) = self.core {
+            interrupts::stay_on(core);
+        }
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.recorder.as_ref().map_or(0, |_| record::COPIES_BYTES_MAX)
     }
 
     fn features(&self) -> u64 {
@@ -252,7 +297,7 @@ impl Device for Disk {
     }
 
     fn host(&self) -> Option<Host<'_>> {
-        Some(Host { file: self.engine.ends(), events: PollFlags::IN, error: "the disk's requests are lost" })
+        Some(Host { file: self.engine.ends(), error: "the disk's requests are lost" })
     }
 }
 

@@ -74,6 +74,10 @@ pub(super) struct Request {
     written: u32,
     /// Where its status is written; null if the guest has left no room for it.
     status: *mut u8,
+    /// In the log of writes.
+    pub(super) number: Option<u32>,
+    /// Data that are written in place of the guest's memory, if `pieces` points to them.
+    copy: Vec<u8>,
 }
 
 impl Request {
@@ -97,6 +101,8 @@ impl Request {
             pieces: Vec::new(),
             written: 0,
             status: status.unwrap_or(std::ptr::null_mut()),
+            number: None,
+            copy: Vec::new(),
         };
         // SAFETY: the caller's promise.
         let header = unsafe { take_front::<HEADER_BYTES>(read) };
@@ -138,7 +144,8 @@ impl Request {
     #[cfg(test)]
     pub(super) fn of(work: Work) -> Request {
         let status = std::ptr::null_mut();
-        Request { head: 0, work, offset: 4096, bytes: 16 * SECTOR_BYTES, pieces: Vec::new(), written: 0, status }
+        let (bytes, pieces) = (16 * SECTOR_BYTES, Vec::new());
+        Request { head: 0, work, offset: 4096, bytes, pieces, written: 0, status, number: None, copy: Vec::new() }
     }
 
     /// Accepts a request for `bytes` that start at `sector`, if the disk has them.
@@ -165,6 +172,27 @@ impl Request {
             left -= now;
         }
         self.work = Work::Write;
+    }
+
+    /// Copies the data of a write, which are written from there.
+    ///
+    /// # Safety
+    /// The pieces are memory that can be read.
+    pub(super) unsafe fn copy_data(&mut self) {
+        self.copy = Vec::with_capacity(self.bytes as usize);
+        for piece in &self.pieces {
+            let (at, count) = (self.copy.len(), piece.iov_len);
+            self.copy.resize(at + count, 0);
+            // SAFETY: the caller's promise; the guest may write to it meanwhile, and then these bytes are any.
+            unsafe { std::ptr::copy_nonoverlapping(piece.iov_base.cast(), self.copy[at..].as_mut_ptr(), count) };
+        }
+        self.pieces.clear();
+        self.pieces.push(libc::iovec { iov_base: self.copy.as_mut_ptr().cast(), iov_len: self.copy.len() });
+    }
+
+    /// The data that were copied.
+    pub(super) fn copy(&self) -> &[u8] {
+        &self.copy
     }
 
     /// Notes that the host has read or written `bytes`, at most what is left.

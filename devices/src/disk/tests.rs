@@ -1,5 +1,7 @@
 //! The disk between a driver, whose rings the tests write by hand, and a file.
 
+mod recorded;
+
 use super::{Disk, DiskOptions, has_io_uring};
 use crate::device::{Device, Turn};
 use crate::rings::Ring;
@@ -59,7 +61,7 @@ fn byte(sector: u64) -> u8 {
 impl Host {
     fn new(test: &str, options: DiskOptions) -> Option<Host> {
         let path = file(test)?;
-        let disk = match Disk::open(&path, options) {
+        let disk = match Disk::open(&path, &options) {
             Err(error) if options.is_direct => {
                 println!("skipped: {error:#}");
                 fs::remove_file(&path).unwrap();
@@ -148,7 +150,7 @@ fn data_are_read_and_written() {
     for (is_direct, is_slow, has_flush) in
         [(false, false, true), (false, true, true), (true, false, true), (false, false, false)]
     {
-        let options = DiskOptions { is_direct, is_read_only: false };
+        let options = DiskOptions { is_direct, ..DiskOptions::default() };
         let Some(mut host) = Host::new(&format!("data-{is_direct}-{is_slow}-{has_flush}"), options) else { return };
         host.disk.agree(if has_flush { 1 << 9 } else { 0 }).unwrap();
         assert_eq!(host.disk.writes_at_once(), !is_direct && has_flush);
@@ -198,7 +200,7 @@ fn a_request_may_be_cut_anywhere() {
 
 #[test]
 fn memory_that_is_not_aligned_is_read_all_the_same() {
-    let options = DiskOptions { is_direct: true, is_read_only: false };
+    let options = DiskOptions { is_direct: true, ..DiskOptions::default() };
     let Some(mut host) = Host::new("aligned", options) else { return };
     let header = [&READ.to_le_bytes()[..], &[0; 4], &1_u64.to_le_bytes()].concat();
     host.guest.memory.write_slice(&header, GuestAddress(DATA)).unwrap();
@@ -253,7 +255,7 @@ fn a_wrong_request_is_answered() {
 
 #[test]
 fn a_disk_that_is_read_only_stays_as_it_is() {
-    let options = DiskOptions { is_direct: false, is_read_only: true };
+    let options = DiskOptions { is_read_only: true, ..DiskOptions::default() };
     let Some(mut host) = Host::new("read-only", options) else { return };
     assert_eq!(host.outcome(READ, 0, &[], 512), 0);
     assert_eq!(host.outcome(WRITE_DATA, 0, &[9; 512], 0), 1);
@@ -330,7 +332,7 @@ fn a_queue_that_does_not_run_is_left_alone() {
 
 #[test]
 fn all_requests_have_ended_before_the_memory_goes() {
-    let options = DiskOptions { is_direct: true, is_read_only: false };
+    let options = DiskOptions { is_direct: true, ..DiskOptions::default() };
     let Some(mut host) = Host::new("finish", options) else { return };
     for head in (0..28).step_by(4) {
         host.queue(head, READ, u64::from(head) * 8, &[], 0x8000);
@@ -350,21 +352,21 @@ fn all_requests_have_ended_before_the_memory_goes() {
 #[test]
 fn a_disk_has_one_writer() {
     let Some(host) = Host::new("writer", DiskOptions::default()) else { return };
-    let refusal = Disk::open(&host.path, DiskOptions::default()).err().unwrap().to_string();
+    let refusal = Disk::open(&host.path, &DiskOptions::default()).err().unwrap().to_string();
     assert!(refusal.contains("is in use by another process: stop that"), "{refusal}");
     let path = host.path.with_extension("small");
     fs::write(&path, [0; 511]).unwrap();
-    let refusal = Disk::open(&path, DiskOptions::default()).err().unwrap().to_string();
+    let refusal = Disk::open(&path, &DiskOptions::default()).err().unwrap().to_string();
     assert!(refusal.contains("511 bytes, less than a sector of 512"), "{refusal}");
     fs::remove_file(&path).unwrap();
-    let refusal = Disk::open(&path, DiskOptions::default()).err().unwrap().to_string();
+    let refusal = Disk::open(&path, &DiskOptions::default()).err().unwrap().to_string();
     assert!(refusal.contains("cannot open the disk"), "{refusal}");
 }
 
 #[test]
 fn qemu_reads_the_configuration() {
     let Some(path) = file("config") else { return };
-    let disk = Disk::open(&path, DiskOptions::default()).unwrap();
+    let disk = Disk::open(&path, &DiskOptions::default()).unwrap();
     assert_eq!(bits(disk.features()), [2, 6, 9, 10, 13, 14]);
     let mut backend = Backend::new(disk);
     fs::remove_file(&path).unwrap();

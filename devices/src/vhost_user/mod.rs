@@ -71,7 +71,8 @@ pub(crate) fn serve<D: Device>(device: D, socket: &Path) -> Result<()> {
     // One VM, one device.
     let _ = fs::remove_file(socket);
     drop(listener);
-    jail::enter(D::NAME, D::allow(SystemCalls::of_every_program()))?;
+    device.begin();
+    jail::enter(D::NAME, D::allow(SystemCalls::of_every_program()), device.memory_bytes())?;
     let connection = Connection::new(stream);
     let mut backend = Backend::new(device);
     let ended = backend.serve(&connection);

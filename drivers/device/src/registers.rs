@@ -1,7 +1,7 @@
 //! Registers of a device in memory, whatever they mean.
 
 use core::ptr;
-use core::sync::atomic::{Ordering, compiler_fence};
+use core::sync::atomic::{Ordering, compiler_fence, fence};
 
 /// A window of registers. An access is as wide as its name, lies inside the window and is aligned to its width.
 pub trait Registers {
@@ -27,6 +27,19 @@ pub trait Registers {
 #[inline(always)]
 pub fn after_write() {
     compiler_fence(Ordering::SeqCst);
+}
+
+/// What was written to memory for the device is there before the register is. An instruction on AArch64 only: x86-64 keeps the order.
+#[inline(always)]
+fn before_write() {
+    fence(Ordering::Release);
+}
+
+/// What the device has written to memory is read after its register was.
+#[inline(always)]
+fn after_read<T>(value: T) -> T {
+    fence(Ordering::Acquire);
+    value
 }
 
 /// Registers at an address.
@@ -62,33 +75,36 @@ impl MmioRegisters {
 impl Registers for MmioRegisters {
     fn read_u8(&mut self, offset: usize) -> u8 {
         // SAFETY: see above.
-        unsafe { self.register::<u8>(offset).read_volatile() }
+        after_read(unsafe { self.register::<u8>(offset).read_volatile() })
     }
 
     fn read_u16(&mut self, offset: usize) -> u16 {
         // SAFETY: see above.
-        u16::from_le(unsafe { self.register::<u16>(offset).read_volatile() })
+        after_read(u16::from_le(unsafe { self.register::<u16>(offset).read_volatile() }))
     }
 
     fn read_u32(&mut self, offset: usize) -> u32 {
         // SAFETY: see above.
-        u32::from_le(unsafe { self.register::<u32>(offset).read_volatile() })
+        after_read(u32::from_le(unsafe { self.register::<u32>(offset).read_volatile() }))
     }
 
     #[inline(never)]
     fn write_u8(&mut self, offset: usize, value: u8) {
+        before_write();
         // SAFETY: see above.
         unsafe { self.register::<u8>(offset).write_volatile(value) }
     }
 
     #[inline(never)]
     fn write_u16(&mut self, offset: usize, value: u16) {
+        before_write();
         // SAFETY: see above.
         unsafe { self.register::<u16>(offset).write_volatile(value.to_le()) }
     }
 
     #[inline(never)]
     fn write_u32(&mut self, offset: usize, value: u32) {
+        before_write();
         // SAFETY: see above.
         unsafe { self.register::<u32>(offset).write_volatile(value.to_le()) }
     }

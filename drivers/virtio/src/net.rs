@@ -123,9 +123,7 @@ fn start<T: Transport>(session: &mut Session<T>, dma: &impl Dma, config: &NetCon
     let carries_more = plan.receive_bytes_max == LARGE_BYTES && plan.large_count > 0;
     let mtu = if carries_more { mtu.min(MTU_MAX) } else { mtu.min(MTU_DEFAULT) };
     let mut card = Card { receiver, transmitter, mac, mtu, features };
-    while let Some(index) = card.receiver.pool.free.pop() {
-        card.receiver.give(index);
-    }
+    card.receiver.give_first();
     session.go();
     Ok(card)
 }

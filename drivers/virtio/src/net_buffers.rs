@@ -21,6 +21,10 @@ const LARGE_MIN: usize = 8;
 const LARGE_MAX: usize = 64;
 /// Sizes of buffers of which a received frame may take several: a joined segment fills four, eight or sixteen.
 const MERGED_BYTES: [usize; 3] = [LARGE_BYTES / 4, LARGE_BYTES / 8, LARGE_BYTES / 16];
+/// Buffers that a device has at the start. It uses one after the other, so each costs a VM's first frames the first use of a page.
+const OFFERED_FIRST: usize = 32;
+/// Completed transmissions are taken at the latest after so many frames: a buffer that was used lately is used again, and others are not touched.
+const REAP_PERIOD: u64 = 16;
 /// Frames shorter than their Ethernet header are no frames.
 const FRAME_BYTES_MIN: usize = 14;
 
@@ -162,17 +166,43 @@ impl Receiver {
         }
     }
 
+    /// Hands the device its first buffers: enough for two frames of the greatest length.
+    pub fn give_first(&mut self) {
+        let of_longest = self.copy.len().div_ceil(self.pool.stride);
+        self.give_more(OFFERED_FIRST.max(2 * of_longest));
+    }
+
+    fn give_more(&mut self, count: usize) {
+        for _ in 0..count.min(self.pool.free.len()) {
+            let Some(index) = self.pool.free.pop() else { return };
+            self.give(index);
+        }
+    }
+
     /// Copies the next good frame and gives its buffers back to the device: the frame's length without the header. Takes at most one
     /// round of the queue, so that a flood of bad frames cannot keep it forever.
     pub fn next(&mut self) -> Option<usize> {
         for _ in 0..self.queue.size() {
             let used = self.queue.pop().ok()??;
-            let left = self.queue.in_flight().into();
-            if let Some(frame_bytes) = self.take(used) {
+            let left = self.queue.in_flight();
+            // It has used half of what it had before it was looked at, and may soon have none left.
+            let wants_more = self.queue.pending() >= left / 2;
+            let taken = self.take(used);
+            // Only now: the buffer that was taken is known by its descriptor, which may be used again.
+            if wants_more {
+                self.give_more(left.into());
+            }
+            if let Some(frame_bytes) = taken {
                 self.frames += 1;
                 // A buffer waits for a frame as long as it takes, so only the frame's arrival is an event. In flight are
                 // the buffers that the device has left.
-                glass_lib_trace::complete(self.name, self.frames | UNREQUESTED_MIN, frame_bytes as u32, left, false);
+                glass_lib_trace::complete(
+                    self.name,
+                    self.frames | UNREQUESTED_MIN,
+                    frame_bytes as u32,
+                    left.into(),
+                    false,
+                );
                 return Some(frame_bytes);
             }
         }
@@ -262,7 +292,7 @@ impl Transmitter {
     pub fn take(&mut self, frame_bytes: usize) -> Option<BufferId> {
         let bytes = HEADER_BYTES + frame_bytes;
         if bytes <= SMALL_BYTES {
-            if self.small.free.is_empty() {
+            if self.small.free.is_empty() || self.frames.is_multiple_of(REAP_PERIOD) {
                 self.reap();
             }
             if let Some(index) = self.small.free.pop() {

@@ -173,20 +173,20 @@ fn the_budget_and_the_features_decide_the_buffers() {
         (lengths.len(), lengths[0], accepted & MERGED)
     };
     let without_tso = CHECKSUMS;
-    assert_eq!(posted(PLAIN, 8 << 20), (256, 2048, PLAIN));
-    assert_eq!(posted(ALL, 16 << 20), (64, 69632, ALL));
+    assert_eq!(posted(PLAIN, 8 << 20), (32, 2048, PLAIN));
+    assert_eq!(posted(ALL, 16 << 20), (32, 69632, ALL));
     // Buffers for frames to be cut, of one version only.
     posted(ALL & !feature::NET_HOST_TSO4, 16 << 20);
     posted(ALL & !feature::NET_HOST_TSO6, 16 << 20);
     assert_eq!(posted(ALL, 2 << 20), (15, 69632, ALL));
-    assert_eq!(posted(ALL, 1 << 20), (256, 2048, without_tso));
+    assert_eq!(posted(ALL, 1 << 20), (32, 2048, without_tso));
     assert_eq!(posted(ALL, 128 << 10), (32, 2048, without_tso));
     assert_eq!(posted(ALL, 0), (16, 2048, without_tso));
-    assert_eq!(posted(MERGED, 16 << 20), (256, 17408, MERGED));
-    assert_eq!(posted(MERGED, 8 << 20), (256, 8704, MERGED));
-    assert_eq!(posted(MERGED, 3 << 20), (256, 4352, MERGED));
-    assert_eq!(posted(MERGED, 2 << 20), (256, 2048, MERGED));
-    assert_eq!(posted(MERGED, 1 << 20), (256, 2048, without_tso));
+    assert_eq!(posted(MERGED, 16 << 20), (32, 17408, MERGED));
+    assert_eq!(posted(MERGED, 8 << 20), (32, 8704, MERGED));
+    assert_eq!(posted(MERGED, 3 << 20), (32, 4352, MERGED));
+    assert_eq!(posted(MERGED, 2 << 20), (68, 2048, MERGED));
+    assert_eq!(posted(MERGED, 1 << 20), (32, 2048, without_tso));
     let fake = Fake::new(device::NET, ALL, &[2, 0, 0, 0, 0, 1]);
     let config = NetConfig { offload: false, ..NetConfig::default() };
     Net::new(fake.clone(), GuardedDma, config).unwrap();
@@ -344,7 +344,7 @@ fn a_number_of_buffers_that_cannot_be_ends_the_use_of_the_device() {
 #[test]
 fn a_merged_frame_that_is_too_long_is_dropped_and_the_next_one_is_not() {
     let (fake, mut net) = net(MERGED, 8 << 20);
-    for count in [9, 200] {
+    for count in [9, 20] {
         deliver_merged(&fake, in_buffers(count), &vec![1; 8704 * usize::from(count) - HEADER_BYTES], count.into());
         deliver_merged(&fake, in_buffers(1), &[7; 100], 1);
         assert_eq!(receive(&mut net), Some(vec![7; 100]));
@@ -590,6 +590,54 @@ fn short_and_long_frames_keep_to_their_own_buffers() {
         });
         net.poll();
     }
+}
+
+/// One frame after the other, a card uses few pages of its VM.
+#[test]
+fn frames_that_are_sent_one_by_one_share_few_buffers() {
+    let (fake, mut net) = net(ALL, 8 << 20);
+    let mut used = alloc::collections::BTreeSet::new();
+    for round in 0..200u8 {
+        net.transmit().unwrap().send(100, None, |frame| frame.fill(round));
+        fake.with(1, |queue| {
+            let chain = queue.take().unwrap();
+            assert_eq!(chain.read()[HEADER_BYTES..], [round; 100]);
+            used.insert(chain.segments[0].address);
+            queue.complete(chain.head, 0);
+        });
+    }
+    assert!(used.len() <= 17, "{} buffers", used.len());
+}
+
+/// A device that has used half of its buffers before the driver looks gets twice as many, up to all.
+#[test]
+fn a_device_gets_more_buffers_when_it_uses_many() {
+    let (fake, mut net) = net(MERGED, 8 << 20);
+    let mut used = alloc::collections::BTreeSet::new();
+    // The device uses as many as it has, at most `count`; returns how many that were.
+    let mut deliver = |count: usize| {
+        let mut delivered = 0;
+        while delivered < count
+            && let Some(chain) = fake.with(0, |queue| queue.take())
+        {
+            used.insert(chain.segments[0].address);
+            let written = chain.write(&[&in_buffers(1)[..], &[delivered as u8; 100]].concat());
+            fake.with(0, |queue| queue.complete(chain.head, written));
+            delivered += 1;
+        }
+        for byte in 0..delivered {
+            assert_eq!(receive(&mut net), Some(vec![byte as u8; 100]));
+        }
+        assert_eq!(receive(&mut net), None);
+        (delivered, used.len())
+    };
+    for _ in 0..100 {
+        assert_eq!(deliver(3).0, 3);
+    }
+    assert_eq!(deliver(usize::MAX), (32, 32));
+    assert_eq!([(); 3].map(|()| deliver(usize::MAX).0), [63, 125, 249]);
+    assert_eq!(deliver(usize::MAX), (256, 256));
+    assert_eq!(deliver(usize::MAX), (256, 256));
 }
 
 /// All buffers of both sizes at once, again and again.

@@ -288,6 +288,11 @@ impl Queue {
         self.violation.is_none() && self.read_used_index() != self.last_used
     }
 
+    /// Completions that [`Queue::pop`] has seen and not taken yet.
+    pub fn pending(&self) -> u16 {
+        self.seen_used.wrapping_sub(self.last_used)
+    }
+
     /// Whether this queue explains an interrupt of its device: one was requested, and a completion waits.
     pub fn explains_interrupt(&self) -> bool {
         self.is_armed && self.has_used()

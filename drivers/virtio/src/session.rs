@@ -52,7 +52,7 @@ impl<T: Transport> Session<T> {
         self.phase = Phase::Starting;
         self.interrupted_for_nothing = false;
         let transport = &mut self.transport;
-        transport.write_status(status::ACKNOWLEDGE);
+        // Both steps in one write, which may be an exit.
         transport.write_status(status::ACKNOWLEDGE | status::DRIVER);
         let offered = transport.read_features();
         let needed = needed | feature::VERSION_1;

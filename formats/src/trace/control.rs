@@ -86,7 +86,10 @@ pub struct Control {
     pub functions_on: AtomicU32,
     /// Threads that found no ring.
     pub rings_lost: AtomicU32,
-    guest_reserved: [AtomicU64; 12],
+    /// Of a VMM's record: ticks of its host, the guest's ticks, and those of its host again, read in this order at the start; 0 if they are
+    /// not known. Written before [`Control::magic`].
+    pub guest_clock: [AtomicU64; 3],
+    guest_reserved: [AtomicU64; 9],
 
     // At 256.
     /// One for each core or thread.
@@ -167,7 +170,8 @@ impl Control {
             names_lost: AtomicU32::new(0),
             functions_on: AtomicU32::new(0),
             rings_lost: AtomicU32::new(0),
-            guest_reserved: [const { AtomicU64::new(0) }; 12],
+            guest_clock: [const { AtomicU64::new(0) }; 3],
+            guest_reserved: [const { AtomicU64::new(0) }; 9],
             rings: [const { RingEntry::new() }; RINGS_MAX],
             rest: [const { AtomicU64::new(0) }; REST_WORDS],
             names: [const { [const { AtomicU64::new(0) }; NAME_BYTES / 8] }; NAMES_MAX],
@@ -215,6 +219,7 @@ mod tests {
         assert_eq!(offset_of!(Control, groups), 128);
         assert_eq!(offset_of!(Control, answer_ticks), 136);
         assert_eq!(offset_of!(Control, names_used), 144);
+        assert_eq!(offset_of!(Control, guest_clock), 160);
         assert_eq!(offset_of!(Control, functions_on), 152);
         assert_eq!(offset_of!(Control, names), NAMES_OFFSET);
         assert_eq!(offset_of!(Control, functions_wanted), FUNCTIONS_OFFSET);

@@ -5,6 +5,13 @@ use super::EVENT_WORDS;
 /// Request numbers from here on mark unrequested completions, such as received frames: [`Kind::Complete`].
 pub const UNREQUESTED_MIN: u64 = 1 << 63;
 
+/// The numbers of the spans of a VMM, which writes the exits of its VM's cores as spans. Those of a service are outside.
+pub const VMM_SPANS: core::ops::Range<u64> = 1 << 62..1 << 63;
+
+/// The name of the field of a span with its place in a trace across services: `TRACE-SPAN-CALLER` in 32, 16 and 16 hexadecimal digits, the last
+/// zero where there is no caller (W3C Trace Context).
+pub const TRACE_CONTEXT: &str = "trace_context";
+
 /// A set of kinds that is switched on and off together: a bit of [`super::Control::groups`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]

@@ -12,8 +12,8 @@ pub use control::{
     RingEntry, TRACE_SYMBOL, TRACE_VERSION, words_of_name,
 };
 pub use event::{
-    BlockKind, Event, GROUPS, Group, Kind, MPI_ANY, MpiRole, Operation, Outcome, Presence, UNREQUESTED_MIN, ValueType,
-    WakeSource,
+    BlockKind, Event, GROUPS, Group, Kind, MPI_ANY, MpiRole, Operation, Outcome, Presence, TRACE_CONTEXT,
+    UNREQUESTED_MIN, VMM_SPANS, ValueType, WakeSource,
 };
 pub use mpi::{MPI_CALLS, mpi_call};
 pub use ring::{EVENT_BYTES, EVENT_WORDS, Ring, readable};

@@ -15,6 +15,15 @@ mod command_line;
 
 use command_line::CommandLine;
 
+/// Stands for the one of `platform/vm/src/machine/mod.rs`, whose window no table has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct PciSegment {
+    address: u64,
+    first_bus: u8,
+    last_bus: u8,
+    window: Option<core::convert::Infallible>,
+}
+
 /// The words of a command line.
 pub struct CommandLines;
 
@@ -26,6 +35,7 @@ impl Target for CommandLines {
     fn corpus(&self) -> Vec<Vec<u8>> {
         [
             "ip=10.0.2.15/24,10.0.2.2 console=2 trace=cores,devices -- --port 8080 a%20b%25 %zz virtio_mmio.device=512@0xfeb00e00:12",
+            "port = [8080, \"vsock:80\"] # two\ntries = 3\ndiscard = true\ncors-origin = \"https://a.example\"\n",
             "ip=dhcp quiet virtio_mmio.device=4K@0xfeb00c00:11:3 -- --",
         ]
         .map(|text| text.as_bytes().to_vec())
@@ -47,6 +57,7 @@ impl Target for CommandLines {
         assert!(line.args.len() + line.unknown.len() + line.devices.len() <= words);
         let _ = command_line::trace_groups(&text);
         let _ = upload_queue::Config::from_args(&line.args);
+        let _ = upload_queue::Config::from_args_and_file(&[], input);
     }
 }
 

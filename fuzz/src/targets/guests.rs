@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use glass_formats::trace::{CONTROL_BYTES, CONTROL_MAGIC, NAMES_OFFSET, RINGS_OFFSET, TRACE_VERSION};
+use glass_profiler_core::arch::{Architecture, aarch64, x86_64};
 use glass_profiler_core::event::Event;
 use glass_profiler_core::trace::example;
 use glass_profiler_core::trace::raw::RawTrace;
@@ -179,7 +180,7 @@ fn attach(socket: PathBuf) {
         monitor: None,
         accel: "kvm".to_owned(),
         vcpus: None,
-        is_x86: true,
+        architecture: Some(Architecture::X86_64),
         ram_bytes: None,
         links: Default::default(),
     };
@@ -500,8 +501,10 @@ impl Target for Pages {
         let mut next = || words.next().unwrap_or(0);
         let (cr0, cr3, cr4, efer) = (next(), next(), next(), next());
         let address = next();
-        for efer in [Some(efer), None] {
-            let mut translator = Translator::new(Paging { cr0, cr3, cr4, efer });
+        let of_x86_64 = |efer| Paging::from(x86_64::paging::Paging { cr0, cr3, cr4, efer });
+        let of_aarch64 = aarch64::paging::Paging { sctlr: cr0, tcr: cr4, tables: [cr3, efer] };
+        for paging in [of_x86_64(Some(efer)), of_x86_64(None), of_aarch64.into()] {
+            let mut translator = Translator::new(paging);
             for address in [address, address.wrapping_add(4096), address, u64::MAX - 10, 0x20_0000] {
                 let mut into = vec![0; 10_000];
                 assert!(translator.read(&Bytes(ram), address, &mut into) <= into.len());

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use fastrand::Rng;
 use glass_profiler_core::elf::ReadAt;
 use glass_profiler_core::linux::btf::Btf;
+use glass_profiler_core::linux::inferred::Inferred;
 use glass_profiler_core::linux::kernel::Kernel;
 use glass_profiler_core::linux::page_cache::{CachedFile, PageCache};
 use glass_profiler_core::linux::space::Space;
@@ -82,11 +83,13 @@ fn read(memory: &Memory<'_>, kernel: &Kernel, types: &[u8]) -> Found {
     let space = kernel.space(memory);
     assert!(current::slots(kernel, memory, &types).len() <= 8192);
     let _ = (current::direct_map(kernel, memory), kernel.is_there(memory));
+    // The same as if there were no types: what may be right of it is not known.
+    let _ = Inferred::of(kernel, memory);
     found.modules = modules::list(kernel, memory, &offsets.modules).map_or(0, |modules| modules.len());
     let _ = vdso::vdso(&space, &types, |name| kernel.symbols.address(name));
     let listed = tasks::list(kernel, memory, &offsets.tasks).unwrap_or_default().tasks;
     found.tasks = listed.len();
-    let pages = PageCache::of(&space, &types, kernel.paging, kernel.symbols.address("vmemmap_base")).ok();
+    let pages = PageCache::of(&types, kernel.paging, kernel.value(memory, "vmemmap_base")).ok();
     for task in listed.iter().take(16) {
         let _ = task.namespace_tids(&space, &offsets.tasks);
         let _ = task.cgroup(&space, &offsets.tasks);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use fastrand::Rng;
-use glass_profiler_core::arch::x86_64::Registers;
 use glass_profiler_core::arch::x86_64::orc::OrcTable;
+use glass_profiler_core::arch::{aarch64, x86_64};
 use glass_profiler_core::image::Image;
 use glass_profiler_core::map::SymbolMap;
 use glass_profiler_core::symbols::{INLINE_DEPTH_MAX, Symbols, check_names};
@@ -19,13 +19,17 @@ const KEPT: [&str; 3] = ["_start", "data_word", "glass_start"];
 /// Start of the stack of every guest here.
 const STACK: u64 = 0x7fff_0000_0000;
 
-/// Unwinds from an address of code, over a stack whose words are addresses of code and of the stack itself.
-fn unwind(space: &AddressSpace, cache: &mut UnwindCache, rip: u64, rbp: u64, stack: &[u8]) {
-    let registers = Registers::new(rip, STACK, rbp).into();
+/// Unwinds from an address of code, over a stack whose words are addresses of code and of the stack itself; by the rules of each processor, whatever the file
+/// is for.
+fn unwind(space: &AddressSpace, cache: &mut UnwindCache, ip: u64, fp: u64, stack: &[u8]) {
+    let mut of_aarch64 = aarch64::Registers { pc: ip, sp: STACK, ..Default::default() };
+    (of_aarch64.general[aarch64::FP], of_aarch64.general[aarch64::LR]) = (fp, word(stack));
     let pieces = [(STACK, stack.to_vec()), (STACK + (1 << 30), stack.to_vec())];
-    for memory in [&pieces[..1], &pieces] {
-        let chain = space.unwind(cache, &registers, StackMemory(memory));
-        assert!((1..=DEPTH_MAX).contains(&chain.calls.len()));
+    for registers in [x86_64::Registers::new(ip, STACK, fp).into(), of_aarch64.into()] {
+        for memory in [&pieces[..1], &pieces] {
+            let chain = space.unwind(cache, &registers, StackMemory(memory));
+            assert!((1..=DEPTH_MAX).contains(&chain.calls.len()));
+        }
     }
 }
 

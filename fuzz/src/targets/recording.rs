@@ -118,7 +118,7 @@ fn report(input: &[u8]) {
 fn export(input: &[u8]) {
     let Ok(recording) = open(input, &mut NoFiles) else { return };
     for view in view::View::ALL {
-        let options = Options { states: States::All, lines: true, view, by_vcpu: false };
+        let options = Options { states: States::All, lines: true, view, ..Options::default() };
         for format in Format::ALL.into_iter().filter(|format| !format.is_folder()) {
             let mut output = Vec::new();
             glass_profiler_export::write(format, &recording, input, options, &mut output).expect("memory takes all");

@@ -7,12 +7,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use fastrand::Rng;
-use glass_api::{Address, Block, BlockError, BlockInfo, Buf, Clock, Instant, NetError, Stream, check_request};
-use glass_lib_executor::{Executor, Unpark};
+use glass_api::{
+    Address, Block, BlockError, BlockInfo, Buf, Clock, Instant, JoinHandle, NetError, Panicked, Spawn, SpawnError,
+    Stream, check_request,
+};
+use glass_lib_executor::{Executor, Uncontained, Unpark};
 use glass_lib_http::{Connection, HttpError, Limits, Request, Status};
 use glass_lib_trace::{CONTROL, Event, Group, Kind, Writer};
 use upload_queue::Store;
-use upload_queue::format::{self, BLOCK_BYTES, EXTENTS_MAX, Entry, Extent, Geometry, SuperblockState};
+use upload_queue::format::{
+    self, BLOCK_BYTES, EXTENTS_MAX, Entry, Extent, Geometry, Superblock, SuperblockState, UploadEntry, UploadProgress,
+};
 
 use super::Target;
 use crate::mutate;
@@ -25,8 +30,8 @@ impl Unpark for Nothing {
 
 /// Tasks, and a clock that jumps when no task is runnable.
 #[derive(Clone)]
-struct World {
-    executor: Executor,
+pub(super) struct World {
+    pub(super) executor: Executor,
     now: Rc<Cell<Instant>>,
 }
 
@@ -40,13 +45,27 @@ impl Clock for World {
     }
 }
 
+impl Spawn for World {
+    fn spawn<T: 'static>(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = T> + 'static,
+    ) -> Result<JoinHandle<T>, SpawnError> {
+        self.executor.spawn(name, task)
+    }
+
+    fn contain<F: Future>(&self, task: F) -> impl Future<Output = Result<F::Output, Panicked>> + use<F> {
+        Uncontained::new(task)
+    }
+}
+
 impl World {
-    fn new() -> World {
+    pub(super) fn new() -> World {
         World { executor: Executor::new(Arc::new(Nothing)), now: Rc::default() }
     }
 
     /// Runs one task, and those that it spawns, to the end.
-    fn run(&self, task: impl Future<Output = ()> + 'static) {
+    pub(super) fn run(&self, task: impl Future<Output = ()> + 'static) {
         let done = Rc::new(Cell::new(false));
         let flag = done.clone();
         let whole = async move {
@@ -154,7 +173,7 @@ impl Target for Http {
 
 /// A disk in memory.
 #[derive(Clone)]
-struct Disk(Rc<RefCell<Vec<u8>>>);
+pub(super) struct Disk(pub(super) Rc<RefCell<Vec<u8>>>);
 
 impl Block for Disk {
     fn info(&self) -> BlockInfo {
@@ -205,20 +224,35 @@ fn entry(bytes: &[u8]) -> Entry {
     Entry { id: word(bytes, 0), length: word(bytes, 8), checksum: word(bytes, 16), extents }
 }
 
+/// An upload that can be resumed, or one that is complete.
+fn upload(bytes: &[u8]) -> UploadEntry {
+    let Entry { id, length, checksum, extents } = entry(bytes);
+    let progress = match id % 2 {
+        0 => UploadProgress::Open { offset: length & (u64::MAX >> 2), checksum, extents },
+        _ => UploadProgress::Complete { id },
+    };
+    let name = u128::from(checksum).to_le_bytes();
+    UploadEntry { name, length: Some(id).filter(|id| id % 4 < 2), deadline_secs: id, progress }
+}
+
 /// Puts the superblock and the slots that `numbers` describe on a disk.
 fn write_disk(disk: &mut [u8], numbers: &[u8]) {
     let both = word(numbers, 0);
     let geometry = Geometry { total_blocks: both as u32, slot_blocks: (both >> 32) as u32 };
     let state = if word(numbers, 8) as u8 == 1 { SuperblockState::Formatting } else { SuperblockState::Ready };
-    format::encode_superblock(geometry, state, &mut disk[..BLOCK_BYTES]);
+    let version = 1 + (word(numbers, 8) as u32 >> 1) % 2;
+    format::encode_superblock(&Superblock { version, geometry, state }, &mut disk[..BLOCK_BYTES]);
     let mut rest = numbers.get(9..).unwrap_or_default();
     for slot in 0..2 {
-        let count = usize::from(rest.get(16).copied().unwrap_or(0)).min(32);
+        let counts = usize::from(rest.get(16).copied().unwrap_or(0));
+        let (count, upload_count) = (counts.min(32), counts >> 6);
         let list = rest.get(SLOT_BYTES..).unwrap_or_default();
         let entries = (0..count).map(|index| entry(list.get(index * ENTRY_BYTES..).unwrap_or_default()));
         let start = (1 + slot * geometry.slot_blocks as usize).min(60) * BLOCK_BYTES;
-        format::encode_slot(word(rest, 0), word(rest, 8), entries, &mut disk[start..]);
-        rest = list.get(count * ENTRY_BYTES..).unwrap_or_default();
+        let more = |index: usize| list.get((count + index) * ENTRY_BYTES..).unwrap_or_default();
+        let uploads: Vec<UploadEntry> = (0..upload_count).map(|index| upload(more(index))).collect();
+        format::encode_slot(word(rest, 0), word(rest, 8), entries, &uploads, &mut disk[start..]);
+        rest = more(upload_count);
     }
 }
 
@@ -232,6 +266,11 @@ fn drain(disk: Vec<u8>) -> Option<usize> {
         let Ok((store, recovery)) = Store::open(disk, false).await else { return };
         let running = store.clone();
         executor.spawn("store", async move { running.run().await }).expect("there are few tasks");
+        for known in store.resumables() {
+            // What its disk has may be damaged.
+            drop(store.resume(&known, 1 << 20, 0).await);
+            store.forget(&known).await.expect("the disk works");
+        }
         for _ in 0..recovery.items {
             let Some(mut download) = store.fetch() else { panic!("an item has gone") };
             let (mut bytes, length) = (0, download.entry().length);
@@ -258,6 +297,17 @@ fn drain(disk: Vec<u8>) -> Option<usize> {
         result.set(Some(recovery.items));
     });
     taken.get()
+}
+
+/// The disk of a case: its first bytes, or numbers for its fields.
+pub(super) fn disk_of(input: &[u8]) -> Option<Vec<u8>> {
+    let (kind, rest) = input.split_first()?;
+    let mut disk = vec![0; DISK_BYTES];
+    match kind % 2 {
+        0 => disk[..rest.len().min(DISK_BYTES)].copy_from_slice(&rest[..rest.len().min(DISK_BYTES)]),
+        _ => write_disk(&mut disk, rest),
+    }
+    Some(disk)
 }
 
 impl Target for QueueDisk {
@@ -317,13 +367,9 @@ impl Target for QueueDisk {
     }
 
     fn run(&self, input: &[u8]) {
-        let Some((kind, rest)) = input.split_first() else { return };
-        let mut disk = vec![0; DISK_BYTES];
-        match kind % 2 {
-            0 => disk[..rest.len().min(DISK_BYTES)].copy_from_slice(&rest[..rest.len().min(DISK_BYTES)]),
-            _ => write_disk(&mut disk, rest),
+        if let Some(disk) = disk_of(input) {
+            drain(disk);
         }
-        drain(disk);
     }
 }
 

@@ -2,4 +2,6 @@
 #![forbid(unsafe_code)]
 
 mod coverage;
+mod halves;
+mod real_disks;
 mod short;

@@ -50,6 +50,14 @@ macro_rules! forward_to_core {
                 let $own = self;
                 $crate::api::Spawn::spawn($get, name, task)
             }
+
+            fn contain<F: Future>(
+                &self,
+                task: F,
+            ) -> impl Future<Output = Result<F::Output, $crate::api::Panicked>> + use<F> {
+                let $own = self;
+                $crate::api::Spawn::contain($get, task)
+            }
         }
 
         impl $crate::api::Cores for $platform {

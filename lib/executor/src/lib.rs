@@ -20,7 +20,9 @@ mod join;
 mod ready;
 pub mod sync;
 mod timers;
+mod uncontained;
 
 pub use executor::{Executor, TASKS_MAX};
 pub use ready::Unpark;
 pub use timers::Sleep;
+pub use uncontained::Uncontained;

@@ -39,6 +39,8 @@ pub enum HttpError {
         /// Bytes that did not arrive.
         missing_bytes: u64,
     },
+    /// The peer finished sending before the last chunk of a body.
+    ChunksCut,
     /// There is no memory for the head.
     OutOfMemory,
     /// The service ended its work on a request without an answer.
@@ -48,8 +50,14 @@ pub enum HttpError {
         /// Bytes that were missing at the end of the body; 0 if there were too many.
         missing_bytes: u64,
     },
-    /// A header of a response has a character that may not be in one.
+    /// The service did not end the body that it streamed.
+    NotEnded,
+    /// A header of a response has a character that may not be in one, or may not follow a body.
     BadResponseHeader,
+    /// The name or the id of an event has a line end.
+    BadEvent,
+    /// The handler has panicked.
+    Panicked,
     /// The connection failed.
     Net(NetError),
 }
@@ -58,7 +66,7 @@ impl HttpError {
     /// The status to answer with; `None` if the peer is gone.
     pub fn status(&self) -> Option<Status> {
         match self {
-            HttpError::Bad(_) | HttpError::BodyCut { .. } => Some(Status::BAD_REQUEST),
+            HttpError::Bad(_) | HttpError::BodyCut { .. } | HttpError::ChunksCut => Some(Status::BAD_REQUEST),
             HttpError::RequestLineTooLong(_) => Some(Status::URI_TOO_LONG),
             HttpError::HeadTooLong(_) | HttpError::TooManyHeaders(_) => Some(Status::HEADER_FIELDS_TOO_LARGE),
             HttpError::Version => Some(Status::HTTP_VERSION_NOT_SUPPORTED),
@@ -66,8 +74,10 @@ impl HttpError {
             HttpError::LengthRequired => Some(Status::LENGTH_REQUIRED),
             HttpError::HeadTimeout(_) | HttpError::Stalled { .. } => Some(Status::REQUEST_TIMEOUT),
             HttpError::OutOfMemory => Some(Status::SERVICE_UNAVAILABLE),
-            HttpError::NoResponse | HttpError::BadResponseHeader => Some(Status::INTERNAL_SERVER_ERROR),
-            HttpError::HeadCut | HttpError::WrongLength { .. } | HttpError::Net(_) => None,
+            HttpError::NoResponse | HttpError::BadResponseHeader | HttpError::BadEvent | HttpError::Panicked => {
+                Some(Status::INTERNAL_SERVER_ERROR)
+            }
+            HttpError::HeadCut | HttpError::WrongLength { .. } | HttpError::NotEnded | HttpError::Net(_) => None,
         }
     }
 }
@@ -88,6 +98,7 @@ impl fmt::Display for HttpError {
             }
             HttpError::HeadCut => write!(f, "the peer closed the connection before the end of a head"),
             HttpError::BodyCut { missing_bytes } => write!(f, "the body ended {missing_bytes} bytes early"),
+            HttpError::ChunksCut => write!(f, "bad request: the body ended before its last chunk"),
             HttpError::OutOfMemory => write!(f, "no memory for the request's head"),
             HttpError::NoResponse => write!(f, "the service did not answer"),
             HttpError::WrongLength { missing_bytes: 0 } => {
@@ -96,7 +107,10 @@ impl fmt::Display for HttpError {
             HttpError::WrongLength { missing_bytes } => {
                 write!(f, "the response's body ended {missing_bytes} bytes before the length it declared")
             }
-            HttpError::BadResponseHeader => write!(f, "a header of the response has a forbidden character"),
+            HttpError::NotEnded => write!(f, "the response's body was not ended"),
+            HttpError::BadResponseHeader => write!(f, "a header of the response has a forbidden character or name"),
+            HttpError::BadEvent => write!(f, "the name or the id of an event has a line end"),
+            HttpError::Panicked => write!(f, "the service failed at this request"),
             HttpError::Net(error) => write!(f, "{error}"),
         }
     }

@@ -10,7 +10,7 @@ use glass_api::{Clock, Instant, NetError, Stream};
 
 pub(crate) struct Link<S, C> {
     pub(crate) stream: S,
-    clock: C,
+    pub(crate) clock: C,
     pub(crate) limits: Limits,
     reading: Progress,
     writing: Progress,
@@ -84,6 +84,13 @@ impl<S: Stream, C: Clock> Link<S, C> {
         let polled = poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await;
         let Poll::Ready(read) = polled else { return 0 };
         read.unwrap_or(0)
+    }
+
+    /// Whether the peer has neither sent anything nor ended.
+    pub(crate) async fn is_quiet(&mut self) -> bool {
+        let mut byte = [0];
+        let mut read = pin!(self.stream.read(&mut byte));
+        poll_fn(|context| Poll::Ready(read.as_mut().poll(context).is_pending())).await
     }
 
     /// Queues some bytes while the peer makes progress.

@@ -52,12 +52,15 @@ pub(crate) fn open(files: &[(PathBuf, Access)]) -> Result<Vec<PathBeneath<PathFd
 }
 
 /// From here on no others can be opened. What is missing, if something is.
-pub(crate) fn restrict(files: Vec<PathBeneath<PathFd>>) -> Result<Option<Missing>, JailError> {
+/// `connects`: TCP ports can be connected to, all the same.
+pub(crate) fn restrict(files: Vec<PathBeneath<PathFd>>, connects: bool) -> Result<Option<Missing>, JailError> {
+    let mut ports = AccessNet::from_all(TESTED);
+    ports.set(AccessNet::ConnectTcp, !connects);
     let restrict = || {
         let rules = Ruleset::default()
             .set_compatibility(CompatLevel::BestEffort)
             .handle_access(AccessFs::from_all(TESTED))?
-            .handle_access(AccessNet::from_all(TESTED))?
+            .handle_access(ports)?
             .scope(Scope::from_all(TESTED))?
             .create()?;
         rules.add_rules(files.into_iter().map(Ok::<_, landlock::RulesetError>))?.restrict_self()

@@ -15,6 +15,7 @@ macro_rules! older {
 
 older! {
     ACCESS = SYS_access, "faccessat2";
+    EPOLL_WAIT = SYS_epoll_wait, "epoll_pwait";
     OPEN = SYS_open, "openat";
     POLL = SYS_poll, "ppoll";
     RENAME = SYS_rename, "renameat2";

@@ -1,11 +1,7 @@
 //! Which system calls are possible (seccomp; Linux, Documentation/userspace-api/seccomp_filter.rst).
 
-use crate::older;
-use crate::{JailError, Missing};
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-    TargetArch, apply_filter,
-};
+use crate::filter::{self, Verdict};
+use crate::{Missing, older};
 use std::collections::BTreeMap;
 
 /// A condition on one argument of a system call: of its low 32 bits, those of `mask` have to be those of `value`.
@@ -134,43 +130,23 @@ impl SystemCalls {
     }
 
     /// From here on no others are possible. What is missing, if something is.
-    pub(crate) fn apply(self) -> Result<Option<Missing>, JailError> {
-        let missing = |error: &dyn ToString| Ok(Some(Missing::SystemCalls(error.to_string())));
-        let Ok(arch) = TargetArch::try_from(std::env::consts::ARCH) else {
-            return missing(&format!("not known for {}", std::env::consts::ARCH));
+    pub(crate) fn apply(self) -> Option<Missing> {
+        let Some(architecture) = filter::architecture() else {
+            return Some(Missing::SystemCalls(format!("not known for {}", std::env::consts::ARCH)));
         };
-        let SystemCalls { mut allowed, refused } = self;
-        let mut filters: Vec<BpfProgram> = Vec::new();
-        // Of several filters the strictest answer counts. Those that refuse are first: they allow the call that sets the next one.
-        for (error, numbers) in refused.into_iter().filter(|(_, numbers)| !numbers.is_empty()) {
-            let numbers: BTreeMap<_, _> = numbers.into_iter().map(|number| (number, Vec::new())).collect();
-            allowed.extend(numbers.clone());
-            filters.push(filter(numbers, SeccompAction::Allow, SeccompAction::Errno(error as u32), arch));
-        }
-        filters.push(filter(allowed, SeccompAction::KillProcess, SeccompAction::Allow, arch));
-        for filter in filters {
-            if let Err(error) = apply_filter(&filter) {
-                return missing(&error);
-            }
-        }
-        Ok(None)
+        let program = filter::program(&self.verdicts(), architecture);
+        seccompiler::apply_filter(&program).err().map(|error| Missing::SystemCalls(error.to_string()))
     }
-}
 
-fn filter(
-    calls: BTreeMap<i64, Vec<Vec<Condition>>>,
-    others: SeccompAction,
-    these: SeccompAction,
-    arch: TargetArch,
-) -> BpfProgram {
-    let condition = |Condition { argument, mask, value }: Condition| {
-        let is_equal = SeccompCmpOp::MaskedEq(mask.into());
-        SeccompCondition::new(argument, SeccompCmpArgLen::Dword, is_equal, value.into()).expect("6 arguments")
-    };
-    let rule = |conditions: Vec<Condition>| {
-        SeccompRule::new(conditions.into_iter().map(condition).collect()).expect("there are conditions")
-    };
-    let rules = calls.into_iter().map(|(number, rules)| (number, rules.into_iter().map(rule).collect()));
-    let filter = SeccompFilter::new(rules.collect(), others, these, arch).expect("the actions differ");
-    filter.try_into().expect("a few calls are short enough a filter")
+    /// What is refused is not allowed.
+    fn verdicts(self) -> BTreeMap<i64, Verdict> {
+        let allowed = self.allowed.into_iter().map(|(number, rules)| {
+            (number, if rules.is_empty() { Verdict::Allow } else { Verdict::AllowWhere(rules) })
+        });
+        let mut verdicts: BTreeMap<_, _> = allowed.collect();
+        for (error, numbers) in self.refused {
+            verdicts.extend(numbers.into_iter().map(|number| (number, Verdict::Refuse(error))));
+        }
+        verdicts
+    }
 }

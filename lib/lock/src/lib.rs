@@ -57,6 +57,16 @@ impl From<io::Error> for Refused {
     }
 }
 
+impl Refused {
+    /// The sentence that refuses the disk `path`.
+    pub fn sentence(&self, path: &Path) -> String {
+        match self {
+            Refused::InUse(pid) => in_use(path, *pid),
+            Refused::Failed(error) => format!("cannot lock the disk {}: {error}", path.display()),
+        }
+    }
+}
+
 /// The sentence that refuses the disk `path`, which another process has locked; `pid` if it is known.
 pub fn in_use(path: &Path, pid: Option<u32>) -> String {
     let path = path.display();

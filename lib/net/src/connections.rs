@@ -195,6 +195,7 @@ impl State {
                 if let Some(fill) = fill.take() {
                     fill(piece);
                 }
+                piece.len()
             })
         })
     }

@@ -4,13 +4,13 @@ use crate::arp::announcement;
 use crate::autoconf::{Autoconf, Notice};
 use crate::config::{Address, Config, ConfigError};
 use crate::dhcp::Dhcp;
-use crate::handshakes::Answer;
+use crate::handshakes::{Answer, Handshakes, WaitingSegments};
 use crate::ingress::send_frame;
 use crate::link::{Headed, Link, Outlet, of_packets};
 use crate::numbers::{Numbers, interface_for};
 use crate::segment::{longest_segment, send_segment};
 use crate::sockets::Sockets;
-use crate::state::{Counters, Shared, State, from_smoltcp, to_smoltcp};
+use crate::state::{Counters, Shared, State, first_port, from_smoltcp, to_smoltcp};
 use crate::table::Role;
 use crate::trace::ADDRESS;
 use alloc::rc::Rc;
@@ -78,6 +78,22 @@ impl<D: Device> Stack<D> {
     /// Sets the time before tasks run: what these do is at this time. Without it, a connection that is opened after a pause counts from the last poll.
     pub fn set_time(&mut self, now: Instant) {
         self.shared.state.borrow_mut().now = now;
+    }
+
+    /// Ends all connections without a segment, because their peers are another stack's, of which this one is a copy. `secret` is its own key, as in
+    /// [`Stack::new`]. Listeners, addresses, neighbours and routes stay.
+    pub fn abandon(&mut self, secret: u128) {
+        let mut state = self.shared.state.borrow_mut();
+        let state = &mut *state;
+        state.numbers = Numbers::new(secret);
+        state.port_next = first_port(&mut state.numbers);
+        state.handshakes = Handshakes::default();
+        state.waiting = WaitingSegments::default();
+        for (_, connection) in state.table.iter_mut() {
+            connection.tcp.expire();
+            connection.wake();
+        }
+        state.table.touch_all();
     }
 
     /// Sends what sockets have queued, receives frames and wakes tasks; bounded work.

@@ -108,7 +108,7 @@ pub(crate) struct State {
     /// Segments that open connections and arrived while there was no room.
     pub(crate) waiting: WaitingSegments,
     pub(crate) counters: Counters,
-    port_next: u16,
+    pub(crate) port_next: u16,
 }
 
 impl State {
@@ -128,7 +128,7 @@ impl State {
             (ipv4.address, ipv4.router) = (Some(Ipv4Cidr::new(address, prefix_bits)), gateway);
         }
         let ipv6 = (config.ipv6 != Ipv6::Off).then(|| Autoconf::new(mac, config.ipv6, now));
-        let port_next = EPHEMERAL_PORT_MIN + (numbers.next() >> 48) as u16 % (u16::MAX - EPHEMERAL_PORT_MIN);
+        let port_next = first_port(&mut numbers);
         let mut state = State {
             interface,
             link: Rc::new(RefCell::new(Link::new(mac))),
@@ -312,6 +312,11 @@ impl State {
         }
         None
     }
+}
+
+/// A port that is used first, which a peer cannot guess.
+pub(crate) fn first_port(numbers: &mut Numbers) -> u16 {
+    EPHEMERAL_PORT_MIN + (numbers.next() >> 48) as u16 % (u16::MAX - EPHEMERAL_PORT_MIN)
 }
 
 /// The groups in which neighbours expect hosts with these addresses, for switches that filter frames (RFC 4291, section 2.8).

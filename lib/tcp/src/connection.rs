@@ -235,6 +235,12 @@ impl Connection {
         count
     }
 
+    /// The bytes that can be read now, in two pieces; [`Connection::skip`] takes them.
+    pub fn received(&mut self) -> [&[u8]; 2] {
+        let count = self.readable();
+        self.receiver.ring().pieces(0, count)
+    }
+
     /// Drops up to `max` received bytes; returns how many.
     pub fn skip(&mut self, max: usize) -> usize {
         let count = max.min(self.readable());
@@ -275,17 +281,19 @@ impl Connection {
         if self.is_writable() { self.sender.ring.write(data) } else { 0 }
     }
 
-    /// Has `fill` write up to `max` bytes into the send buffer, and queues all that it was given, which may be less than there is space.
-    pub fn write_with(&mut self, max: usize, fill: impl FnOnce(&mut [u8])) -> usize {
+    /// Has `fill` write up to `max` bytes into the send buffer, and queues as many as it returns. It is given what is free in one piece, which may be
+    /// less than there is space, and is not called if that is nothing.
+    pub fn write_with(&mut self, max: usize, fill: impl FnOnce(&mut [u8]) -> usize) -> usize {
         if !self.is_writable() {
             return 0;
         }
         let piece = self.sender.ring.free_piece(max);
-        let count = piece.len();
-        if count > 0 {
-            fill(piece);
-            self.sender.ring.extend(count);
+        let free = piece.len();
+        if free == 0 {
+            return 0;
         }
+        let count = fill(piece).min(free);
+        self.sender.ring.extend(count);
         count
     }
 

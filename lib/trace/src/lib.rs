@@ -31,5 +31,5 @@ pub use glass_formats::trace::{
 pub use host::{Change, extend, follow_host, has_request, set_origin, set_rate, start, switch};
 pub use name::{Name, intern};
 pub use sys::{CONTROL, CORE_WORDS_OFFSET, ticks};
-pub use values::{Counter, Gauge};
+pub use values::{Counter, Gauge, Metric, Metrics};
 pub use writer::{Writer, set_current};

@@ -5,8 +5,8 @@ use crate::reactor::{Deadline, Doorbell, Reactor};
 use crate::spin::Spin;
 use crate::trace;
 use glass_api::{
-    Clock, Console, CoreHandle, Cores, Instant, JoinHandle, Random, Spawn, SpawnError, SpawnOnError, WallSource,
-    WallTime,
+    Clock, Console, CoreHandle, Cores, Instant, JoinHandle, Panicked, Random, Spawn, SpawnError, SpawnOnError,
+    WallSource, WallTime,
 };
 use glass_lib_cores::Mailboxes;
 use glass_lib_executor::{Executor, Unpark};
@@ -258,6 +258,10 @@ impl Spawn for LinuxCore {
         task: impl Future<Output = T> + 'static,
     ) -> Result<JoinHandle<T>, SpawnError> {
         self.executor().spawn(name, task)
+    }
+
+    fn contain<F: Future>(&self, task: F) -> impl Future<Output = Result<F::Output, Panicked>> + use<F> {
+        glass_lib_contain::contain(task, self.executor(), |_| ())
     }
 }
 

@@ -175,7 +175,7 @@ impl SimBlock {
     }
 
     /// Cuts the power while write or flush number `operation` is in flight, counted from 0 as
-    /// [`SimBlock::operations`] counts.
+    /// [`SimBlock::operations`] counts; if it was started already, while the next one is.
     pub fn cut_at_operation(&self, operation: u64) {
         self.disk.borrow_mut().cut_at_operation = Some(operation);
     }
@@ -359,7 +359,7 @@ impl Disk {
         let complete_at = self.completion(latency);
         self.requests += 1;
         self.in_flight.insert((complete_at, self.requests), request);
-        if self.cut_at_operation == Some(self.operations) {
+        if self.cut_at_operation.take_if(|operation| *operation <= self.operations).is_some() {
             let span = complete_at.since(self.now());
             // Later than now, so that nothing else happens at the moment of the cut.
             let cut_at = self.now() + Duration::from_nanos(1) + self.chance.duration(&(Duration::ZERO..span));

@@ -41,6 +41,7 @@
 // One core runs one executor, so the futures need not be `Send`, and the lint does not apply.
 #![allow(async_fn_in_trait)]
 
+pub mod certificates;
 mod chance;
 mod clock;
 mod disk;

@@ -11,7 +11,7 @@ use core::cell::{Cell, RefCell};
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use glass_api::{
-    Clock, Console, CoreHandle, Cores, Instant, JoinHandle, MemoryUse, Platform, Random, Spawn, SpawnError,
+    Clock, Console, CoreHandle, Cores, Instant, JoinHandle, MemoryUse, Panicked, Platform, Random, Spawn, SpawnError,
     SpawnOnError, VsockAddress, WallSource, WallTime,
 };
 use glass_lib_cores::Mailboxes;
@@ -24,6 +24,8 @@ use std::sync::Arc;
 
 /// Lines that a node's console keeps; the rest is counted.
 const CONSOLE_LINES_MAX: usize = 100_000;
+/// Contained panics that a node keeps; more are not.
+const PANICS_MAX: usize = 1000;
 /// Cores that a node can have.
 const CORES_MAX: usize = 64;
 /// Tasks that a core of a node with several runs in a round at most.
@@ -105,6 +107,7 @@ struct Machine {
     schedule: RefCell<Chance>,
     console: RefCell<Vec<String>>,
     console_dropped: Cell<u64>,
+    panics: RefCell<Vec<Panicked>>,
     is_dead: Cell<bool>,
     shutdown: Latch,
     memory: Cell<MemoryUse>,
@@ -157,6 +160,7 @@ impl Node {
             schedule: RefCell::new(schedule),
             console: RefCell::default(),
             console_dropped: Cell::new(0),
+            panics: RefCell::default(),
             is_dead: Cell::new(false),
             shutdown: Latch::new(),
             memory: Cell::new(MemoryUse { total_bytes: MEMORY_BYTES as u64, ..MemoryUse::default() }),
@@ -237,6 +241,12 @@ impl Node {
     /// Lines that did not fit into [`Node::console`].
     pub fn console_dropped(&self) -> u64 {
         self.machine.console_dropped.get()
+    }
+
+    /// The panics of this node that were [contained](Spawn::contain), since the last call. A test that expects some has to take them:
+    /// the end of a world with others fails, so that no bug hides behind an answer of 500.
+    pub fn take_panics(&self) -> Vec<Panicked> {
+        self.machine.panics.take()
     }
 
     /// Tasks that have not ended.
@@ -355,6 +365,17 @@ impl Spawn for SimCore {
             task.cancel();
         }
         Ok(task)
+    }
+
+    fn contain<F: Future>(&self, task: F) -> impl Future<Output = Result<F::Output, Panicked>> + use<F> {
+        let machine = self.machine.clone();
+        glass_lib_contain::contain(task, self.executor(), move |panicked| {
+            machine.trace.add(machine.clock.now(), "panic", &[machine.port as u64], panicked.place.as_bytes());
+            let mut panics = machine.panics.borrow_mut();
+            if panics.len() < PANICS_MAX {
+                panics.push(panicked.clone());
+            }
+        })
     }
 }
 

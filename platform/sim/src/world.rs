@@ -18,7 +18,7 @@ use std::rc::Rc;
 
 /// Nodes that a world can have: the hosts of 10.0.0.0/24.
 const NODES_MAX: usize = 254;
-/// Rounds of the loop after which a world is taken to hang.
+/// Rounds of the loop that a world can have.
 const ROUNDS_MAX: u64 = 10_000_000;
 /// Rounds at one moment after which something is taken to spin.
 const ROUNDS_AT_A_MOMENT_MAX: u64 = 100_000;
@@ -53,8 +53,10 @@ pub enum SimFailure {
     TimeLimit(Duration),
     /// Deadlock: no task is runnable and no timer, frame or disk request is pending.
     Stalled,
-    /// Livelock: 100,000 rounds without progress of time, or 10 million rounds in one world, the limit of a simulation.
+    /// Livelock: 100,000 rounds without progress of time.
     Spinning,
+    /// The world had so many rounds, the limit of a simulation: mostly, what the test waits for never happens.
+    RoundLimit(u64),
     /// The node died before its task ended.
     Died(String),
 }
@@ -66,6 +68,7 @@ impl fmt::Display for SimError {
             SimFailure::TimeLimit(limit) => write!(f, "not done after {limit:?} of simulated time"),
             SimFailure::Stalled => write!(f, "nothing is left that could happen"),
             SimFailure::Spinning => write!(f, "tasks keep each other busy and get nowhere"),
+            SimFailure::RoundLimit(limit) => write!(f, "not done after {limit} rounds, although time passed"),
             SimFailure::Died(name) => write!(f, "the node {name} died before its task ended"),
         }
     }
@@ -233,7 +236,7 @@ impl World {
             }
             self.rounds += 1;
             if self.rounds > ROUNDS_MAX {
-                break;
+                return Err(self.failure(SimFailure::RoundLimit(ROUNDS_MAX)));
             }
         }
         Err(self.failure(SimFailure::Spinning))
@@ -304,5 +307,61 @@ impl Drop for World {
             node.die();
             node.run_to_the_end();
         }
+        for (node, _) in &self.nodes {
+            if let Some(first) = node.take_panics().first() {
+                panic!(
+                    "seed {}: {} contained {first}; a test that expects this takes it: Node::take_panics",
+                    self.seed,
+                    node.name()
+                );
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use glass_api::{Clock, Spawn};
+
+    #[test]
+    fn a_world_that_is_busy_for_ever_does_not_spin() {
+        let mut world = World::new(1);
+        world.rounds = ROUNDS_MAX - 100;
+        let node = world.node("node", NodeConfig::default());
+        let clock = node.clone();
+        let ticks = async move {
+            loop {
+                clock.sleep(Duration::from_micros(1)).await;
+            }
+        };
+        let failure = world.complete::<()>(&node, Duration::from_secs(3600), ticks).unwrap_err();
+        assert_eq!(failure.reason, SimFailure::RoundLimit(ROUNDS_MAX));
+        assert!(failure.to_string().ends_with("not done after 10000000 rounds, although time passed"), "{failure}");
+    }
+
+    #[test]
+    fn a_contained_panic_is_taken_by_its_test() {
+        let mut world = World::new(1);
+        let node = world.node("node", NodeConfig::default());
+        let contained = node.contain(async { panic!("on purpose") });
+        let outcome: Result<(), _> = world.complete(&node, Duration::from_secs(1), contained).unwrap();
+        let panicked = outcome.unwrap_err();
+        assert_eq!(node.take_panics(), [panicked]);
+        let [line] = &node.console()[..] else { panic!("one line: {:?}", node.console()) };
+        assert!(
+            line.contains("WARN panic: the task complete has panicked at ") && line.ends_with("the service continues"),
+            "{line}"
+        );
+    }
+
+    #[test]
+    #[should_panic = "seed 7: node contained a panic at "]
+    fn a_contained_panic_that_no_test_takes_fails_it() {
+        let mut world = World::new(7);
+        let node = world.node("node", NodeConfig::default());
+        let contained = node.contain(async { panic!("a bug") });
+        let outcome: Result<(), _> = world.complete(&node, Duration::from_secs(1), contained).unwrap();
+        assert!(outcome.is_err());
     }
 }

@@ -10,6 +10,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::str::FromStr;
 use core::time::Duration;
 use glass_drivers_xen::BlkFeatures;
+use glass_formats::GENERATION_WORD;
 use glass_formats::trace::Group;
 use glass_lib_net::Congestion;
 use glass_lib_trace::{LevelFilter, parse_level};
@@ -42,6 +43,8 @@ pub struct CommandLine {
     pub xen_disk: BlkFeatures,
     /// `xen-offloads=off`: cards of Xen make no checksums and no segments, to measure what that is good for.
     pub xen_offloads: bool,
+    /// `generation=ADDRESS`: where the VMM writes when it makes this VM a copy of another one.
+    pub generation: Option<u64>,
     /// `log=LEVEL`: messages of the macros of `tracing` that are printed, warnings and errors by default.
     pub log: LevelFilter,
     /// The service's arguments.
@@ -117,6 +120,7 @@ impl CommandLine {
             xen_disk: BlkFeatures::default(),
             xen_offloads: true,
             devices: Vec::new(),
+            generation: None,
             log: LevelFilter::WARN,
             args: Vec::new(),
             unknown: Vec::new(),
@@ -150,6 +154,8 @@ impl CommandLine {
                 line.xen_disk = features;
             } else if word == "xen-offloads=off" {
                 line.xen_offloads = false;
+            } else if let Some(address) = word.strip_prefix(GENERATION_WORD).and_then(parse_address) {
+                line.generation = Some(address);
             } else if let Some(level) = word.strip_prefix("log=").and_then(parse_level) {
                 line.log = level;
             } else if !word.starts_with(TRACE_WORD) {
@@ -164,6 +170,10 @@ fn parse_device(text: &str) -> Option<MmioDevice> {
     let (address, interrupt) = text.split_once("@0x")?.1.split_once(':')?;
     let interrupt = interrupt.split(':').next()?;
     Some(MmioDevice { address: u64::from_str_radix(address, 16).ok()?, interrupt: interrupt.parse().ok()? })
+}
+
+fn parse_address(text: &str) -> Option<u64> {
+    u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()
 }
 
 fn parse_features(text: &str) -> Option<BlkFeatures> {
@@ -289,6 +299,13 @@ mod tests {
         assert_eq!(features("xen-disk=indirect"), (false, true));
         assert_eq!(features("xen-disk=persistent,indirect"), (true, true));
         assert!(CommandLine::parse("").xen_offloads && !CommandLine::parse("xen-offloads=off").xen_offloads);
+    }
+
+    #[test]
+    fn the_place_of_the_generation_is_hexadecimal() {
+        let place = |text| CommandLine::parse(text).generation;
+        assert_eq!(place("generation=0x5000 ip=dhcp"), Some(0x5000));
+        assert_eq!((place(""), place("generation=5000"), place("generation=0xg")), (None, None, None));
     }
 
     #[test]

@@ -1,12 +1,10 @@
-//! What belongs to one core, reached through %gs in one instruction.
+//! What belongs to one core, reached through a register of its own in one instruction.
 //!
 //! Each core finds its own block, so plain cells do. What other cores may touch is in [`Public`] and [`Mail`], on lines of memory of their own.
 
 use crate::arch;
-use crate::arch::fault::Fault;
 use crate::core_heap::CoreHeap;
 use crate::generator::Generator;
-use crate::program::Process;
 use alloc::boxed::Box;
 use core::cell::{Cell, OnceCell, RefCell};
 use core::fmt;
@@ -22,41 +20,26 @@ use glass_lib_trace::Writer;
 /// Prints one line.
 pub type Print = dyn Fn(fmt::Arguments);
 
-/// Entries of a core's table of segments: those of boot.s, and the core's own task state segment, which takes two.
-pub const SEGMENTS: usize = 9;
-
-/// One core's block. `this` comes first: boot.s points %gs at it. The offsets of the fields up to `fault` are in boot.s too.
+/// One core's block. `this` comes first: boot.s points the core's register at it. The offsets of the first fields are in boot.s too.
 #[repr(C, align(64))]
 pub struct Core {
     this: Cell<*const Core>,
     /// Written by `glass_lib_trace` alone, see `CORE_WORDS_OFFSET` there.
     trace_words: [Cell<usize>; 2],
-    /// Where the CPU puts what it saves when it enters ring 0.
-    pub ring0_stack_top: Cell<u64>,
-    /// The ends of the stack of Rust code, and of the one on which it reports a fault. Below each is a page that is not mapped.
-    pub stack_top: Cell<u64>,
-    pub fault_stack_top: Cell<u64>,
-    /// What LGDT loads: the table's last byte, then its address.
-    pub segments_pointer: Cell<[u16; 5]>,
-    /// What boot.s saves at an exception.
-    pub fault: Cell<Fault>,
-    /// While a C program runs here: the stack on which its system calls are answered, and the program's at a system call (program.s).
-    pub kernel_stack: Cell<u64>,
-    pub program_stack: Cell<u64>,
-    /// The table of segments of a core that is not the boot core.
-    pub segments: [Cell<u64>; SEGMENTS],
+    /// What boot.s reads and writes.
+    pub arch: arch::Block,
     index: Cell<usize>,
-    /// The lowest bytes of those stacks.
+    /// The lowest bytes of the stacks of `arch`.
     pub stack_bottom: Cell<u64>,
     pub fault_stack_bottom: Cell<u64>,
     /// Memory for everything allocated on this core.
     pub heap: CoreHeap,
-    /// TSC at the 32-bit entry, the zero of the clock.
+    /// Ticks at the image's entry, the zero of the clock.
     pub clock_origin: Cell<u64>,
-    /// Nanoseconds a TSC tick, times 2^32.
+    /// Nanoseconds a tick, times 2^32.
     pub clock_scale: Cell<u64>,
-    /// Local APIC timer ticks per second.
-    pub apic_timer_hz: Cell<u64>,
+    /// Ticks per second of the timer that ends a halt.
+    pub timer_hz: Cell<u64>,
     /// The generator of its random bytes.
     pub random: RefCell<Option<Generator>>,
     /// When the time of day was read last, and what it was; `None` if the machine has no clock for it.
@@ -77,27 +60,21 @@ pub struct Core {
     pub step: Cell<u64>,
     /// The task that ran when a crash of another core stopped this one.
     pub stopped_task: Cell<&'static str>,
-    /// The C program that runs here.
-    pub program: RefCell<Option<Process>>,
     pub public: Public,
     pub mail: Mail,
 }
 
 const _: () = assert!(offset_of!(Core, trace_words) == glass_lib_trace::CORE_WORDS_OFFSET);
-/// The offsets that boot.s has.
-const _: () = assert!(offset_of!(Core, ring0_stack_top) == 24 && offset_of!(Core, stack_top) == 32);
-const _: () = assert!(offset_of!(Core, fault_stack_top) == 40 && offset_of!(Core, segments_pointer) == 48);
-const _: () = assert!(offset_of!(Core, fault) == 64);
-const _: () = assert!(offset_of!(Core, kernel_stack) == 240 && offset_of!(Core, program_stack) == 248);
+const _: () = assert!(offset_of!(Core, arch) == 24);
 
 /// What this core writes and others read, seldom.
 #[repr(align(64))]
 pub struct Public {
-    /// Identifier of its local APIC.
-    pub apic: AtomicU32,
+    /// Its number in hardware: of its local APIC on x86-64, its affinity on AArch64.
+    pub processor: AtomicU32,
     /// A [`Presence`].
     presence: AtomicU32,
-    /// A crash of another core has stopped it for good; `Core::fault` is valid.
+    /// A crash of another core has stopped it for good; the fault in `Core::arch` is valid.
     pub is_stopped: AtomicBool,
     /// Bytes of its heap that are in use, and the most that were.
     pub heap_used_bytes: AtomicUsize,
@@ -206,7 +183,7 @@ unsafe fn block(index: usize) -> Option<&'static Core> {
     unsafe { block.as_ref() }
 }
 
-/// Ticks of the TSC per second, 0 while unknown.
+/// Ticks of the clock per second, 0 while unknown.
 pub fn frequency() -> u64 {
     STATES[0].tsc_hz.load(Ordering::Relaxed)
 }
@@ -216,21 +193,14 @@ impl Core {
         Core {
             this: Cell::new(ptr::null()),
             trace_words: [const { Cell::new(0) }; 2],
-            ring0_stack_top: Cell::new(0),
-            stack_top: Cell::new(0),
-            fault_stack_top: Cell::new(0),
-            segments_pointer: Cell::new([0; 5]),
-            fault: Cell::new(Fault::NONE),
-            kernel_stack: Cell::new(0),
-            program_stack: Cell::new(0),
-            segments: [const { Cell::new(0) }; SEGMENTS],
+            arch: arch::Block::new(),
             index: Cell::new(0),
             stack_bottom: Cell::new(0),
             fault_stack_bottom: Cell::new(0),
             heap: CoreHeap::new(),
             clock_origin: Cell::new(0),
             clock_scale: Cell::new(0),
-            apic_timer_hz: Cell::new(0),
+            timer_hz: Cell::new(0),
             random: RefCell::new(None),
             wall: Cell::new(None),
             print: OnceCell::new(),
@@ -241,9 +211,8 @@ impl Core {
             steps: Cell::new(0),
             step: Cell::new(0),
             stopped_task: Cell::new("none"),
-            program: RefCell::new(None),
             public: Public {
-                apic: AtomicU32::new(0),
+                processor: AtomicU32::new(0),
                 presence: AtomicU32::new(Presence::Starting as u32),
                 is_stopped: AtomicBool::new(false),
                 heap_used_bytes: AtomicUsize::new(0),

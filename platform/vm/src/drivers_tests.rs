@@ -292,7 +292,7 @@ fn a_device_that_does_not_start_has_no_interrupts() {
     // The next one has the number that it would have had, and vectors of its own.
     let build = |_| Ok(("device".to_string(), Box::new(FakeDriver(world.clone())) as Box<dyn Driver>));
     drivers.start(found(&world), &mut vectors, build).unwrap();
-    assert_eq!(world.borrow().target, Some(Target { apic: 7, vector: 0x51 }));
+    assert_eq!(world.borrow().target, Some(Target { processor: 7, vector: 0x51 }));
     assert_eq!(vectors.owner(0x51), Some(0));
     // There is an end of them.
     let build = || |_| Err(SetupError::ResetIgnored);

@@ -4,8 +4,8 @@
 //! address space, at [`SECOND_ADDRESS`] above the first, where it can be written and not run.
 
 use crate::arch::discard_fetched_instructions;
-use crate::arch::paging::{AddressSpace, OutOfTables, Protection, TableMemory};
 use crate::cores;
+use crate::paging::{AddressSpace, OutOfTables, Protection, TableMemory};
 use core::ptr;
 use core::sync::atomic::{Ordering, fence};
 use glass_lib_trace::Group;

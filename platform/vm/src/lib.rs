@@ -1,17 +1,19 @@
-//! The api on a bare machine: boot, memory, interrupts, devices, one executor a core. What depends on the processor is in `arch`, of which there is
-//! x86-64.
+//! The api on a bare machine: boot, memory, interrupts, devices, one executor a core. What depends on the processor is in `arch`: x86-64 and AArch64.
 //!
-//! A service's crate calls [`entry!`] (through `glasshouse::main!`); boot.s enters at the PVH entry
-//! point and ends in ring 3 at `start.rs`, which hands the machine to the loop in `run.rs`.
+//! A service's crate calls [`entry!`] (through `glasshouse::main!`); boot.s enters at the entry point and ends at `start.rs`, which hands the machine
+//! to the loop in `run.rs`.
 //! Interrupts are never on; a core takes them only while it is halted (docs/decisions/0002).
 #![no_std]
-// Under test only the pure parts are used.
-#![cfg_attr(test, allow(dead_code))]
+// Under test only the pure parts are used, and what only x86-64's machines need is also in shared files.
+#![cfg_attr(any(test, target_arch = "aarch64"), allow(dead_code))]
 
 extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+#[cfg(target_arch = "aarch64")]
+#[path = "arch/aarch64/mod.rs"]
+mod arch;
 #[cfg(target_arch = "x86_64")]
 #[path = "arch/x86_64/mod.rs"]
 mod arch;
@@ -24,18 +26,22 @@ mod devices;
 mod drivers;
 #[cfg(test)]
 mod drivers_tests;
+mod generation;
 mod generator;
 mod heap;
 mod interrupts;
 mod last_events;
 mod machine;
 mod memory;
+mod paging;
 mod pool;
+#[cfg(target_arch = "x86_64")]
 mod program;
 mod random;
 mod serial;
 mod trace;
 mod wall;
+#[cfg(target_arch = "x86_64")]
 mod xen;
 
 // What refers to symbols that exist only in an image.
@@ -48,13 +54,15 @@ mod report;
 #[cfg(not(test))]
 mod run;
 #[cfg(not(test))]
+mod smp;
+#[cfg(not(test))]
 mod start;
 
 #[cfg(not(test))]
 pub use devices::{VmDisk, VmFiles};
 #[cfg(not(test))]
 pub use platform::{VmCore, VmPlatform};
-#[cfg(not(test))]
+#[cfg(all(target_arch = "x86_64", not(test)))]
 pub use program::run as run_program;
 
 /// What [`entry!`] refers to; not for services.

@@ -1,8 +1,11 @@
 //! What is mapped where: everything that the image and its RAM are, from the start on, and windows of devices as they are found.
 
-use crate::arch::paging::{AddressSpace, OutOfTables, PAGE_BYTES, Protection, TableMemory};
+use crate::arch::publish_tables;
+use crate::paging::{AddressSpace, OutOfTables, PAGE_BYTES, Protection, TableMemory};
 use alloc::alloc::{Layout, alloc_zeroed};
+use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
+use glass_drivers_device::MmioRegisters;
 
 /// Physical address of the highest page table, 0 while those of boot.s are in use. It is written once, before there is a second core.
 pub static PAGE_TABLES: AtomicU64 = AtomicU64::new(0);
@@ -49,5 +52,17 @@ fn entry(table: u64, index: usize) -> *mut u64 {
 pub fn map_device(start: u64, end: u64) -> Result<(), OutOfTables> {
     // SAFETY: start.rs has made the root with such memory.
     let memory = unsafe { HeapTables::new() };
-    AddressSpace::open(memory, PAGE_TABLES.load(Ordering::Relaxed)).map(start, end, Protection::Device)
+    let mapped = AddressSpace::open(memory, PAGE_TABLES.load(Ordering::Relaxed)).map(start, end, Protection::Device);
+    publish_tables();
+    mapped
+}
+
+/// The registers at these physical addresses; `None` if there is no memory to map them.
+///
+/// # Safety
+/// They must be registers and be used by one driver only.
+pub unsafe fn registers(addresses: Range<u64>) -> Option<MmioRegisters> {
+    map_device(addresses.start, addresses.end).ok()?;
+    // SAFETY: they were just mapped one to one as a device; the caller vouches for the rest.
+    Some(unsafe { MmioRegisters::new(addresses.start as usize, (addresses.end - addresses.start) as usize) })
 }

@@ -1,7 +1,7 @@
 //! The api as a service in a VM sees it.
 
 use crate::devices::{SharedConsole, VmDisk, VmFiles};
-use crate::{clock, heap, random, serial, wall};
+use crate::{clock, generation, heap, random, serial, wall};
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
@@ -10,12 +10,12 @@ use core::cell::Cell;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use glass_api::{
-    Clock, Console, CoreHandle, Cores, Instant, JoinHandle, MemoryUse, Platform, Random, Spawn, SpawnError,
+    Clock, Console, CoreHandle, Cores, Instant, JoinHandle, MemoryUse, Panicked, Platform, Random, Spawn, SpawnError,
     SpawnOnError, WallTime,
 };
 use glass_lib_cores::Mailboxes;
-use glass_lib_executor::Executor;
 use glass_lib_executor::sync::Latch;
+use glass_lib_executor::{Executor, Uncontained};
 use glass_lib_net::Sockets;
 use glass_lib_trace::Name;
 use glass_lib_vsock::Joined;
@@ -73,6 +73,10 @@ impl Platform for VmPlatform {
 
     fn memory(&self) -> MemoryUse {
         heap::memory()
+    }
+
+    fn generation(&self) -> u64 {
+        generation::number()
     }
 }
 
@@ -188,6 +192,10 @@ impl Spawn for VmCore {
         task: impl Future<Output = T> + 'static,
     ) -> Result<JoinHandle<T>, SpawnError> {
         self.executor().spawn(name, task)
+    }
+
+    fn contain<F: Future>(&self, task: F) -> impl Future<Output = Result<F::Output, Panicked>> + use<F> {
+        Uncontained::new(task)
     }
 }
 

@@ -1,6 +1,6 @@
 //! This core's random bytes, and the entropy of devices.
 
-use crate::arch::ports::read_tsc;
+use crate::arch::ticks;
 use crate::cores::this_core;
 use crate::generator::{Generator, give};
 use core::time::Duration;
@@ -29,7 +29,7 @@ pub fn is_seeded() -> bool {
 pub fn fill(bytes: &mut [u8]) {
     let mut generator = this_core().random.borrow_mut();
     let generator = generator.as_mut().expect("start.rs has made a generator");
-    generator.fill_apart(read_tsc(), bytes);
+    generator.fill_apart(ticks(), bytes);
 }
 
 /// 64 random bits.

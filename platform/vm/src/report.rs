@@ -3,20 +3,17 @@
 //! It goes to the serial port, allocates nothing and takes no lock. Addresses are printed as
 //! `#N 0x...`, which `glass run` resolves to functions and lines.
 
-use crate::arch::apic;
-use crate::arch::fault::{Cause, Fault, NON_MASKABLE, REGISTER_NAMES};
-use crate::arch::frame_pointer;
-use crate::arch::ports::{halt, write_port8, write_port32};
+use crate::arch::fault::{self, Cause};
+use crate::arch::{controller, frame_pointer, halt, power};
 use crate::cores::{self, Core, this_core};
 use crate::serial::print_line;
-use crate::{clock, heap, last_events, xen};
+use crate::{clock, heap, last_events};
 use core::hint::spin_loop;
 use core::panic::PanicInfo;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use glass_formats::{CORES_MAX, Exit};
 
-const DEBUG_EXIT_PORT: u16 = 0xf4;
 /// Lines of a call chain printed at most, and of one of another core.
 const FRAMES_MAX: usize = 32;
 const OTHER_FRAMES_MAX: usize = 8;
@@ -35,18 +32,7 @@ static REPORTER: AtomicUsize = AtomicUsize::new(0);
 
 /// Ends the VM.
 pub fn exit(how: Exit) -> ! {
-    if xen::is_domain() {
-        xen::shut_down(match how {
-            Exit::Success | Exit::Error => xen::Reason::PowerOff,
-            Exit::Panic | Exit::Exception => xen::Reason::Crash,
-        });
-    }
-    write_port32(DEBUG_EXIT_PORT, how as u32);
-    // No such device: request a reset from the keyboard controller, which ends QEMU with -no-reboot.
-    write_port8(0x64, 0xfe);
-    loop {
-        halt();
-    }
+    power::end(how)
 }
 
 /// Called by the panic handler of `entry!`.
@@ -70,27 +56,20 @@ pub fn panicked(info: &PanicInfo) -> ! {
 #[unsafe(no_mangle)]
 extern "C" fn glass_exception() -> ! {
     let core = this_core();
-    let fault = core.fault.get();
+    let fault = core.arch.fault.get();
     let reporter = REPORTER.load(Ordering::Acquire);
-    if fault.vector == NON_MASKABLE && reporter != 0 && reporter != core.index() + 1 {
+    if fault.is_stop() && reporter != 0 && reporter != core.index() + 1 {
         stay_stopped();
     }
     begin(Exit::Exception);
-    // A program that has crashed in a system call of its own has no stack that overflows.
-    let process = core.program.try_borrow().ok();
-    let process = process.as_ref().and_then(|process| process.as_ref());
-    let kernels = (core.stack_bottom.get(), core.stack_top.get());
-    let stack = process.map_or(kernels, |process| (process.stack.start, process.stack.end));
-    print_line(format_args!("EXCEPTION {}", Cause { fault, stack }));
+    print_line(format_args!("EXCEPTION {}", Cause { fault, stack: fault::stack(core) }));
     print_context();
-    if let Some(process) = process {
-        print_line(format_args!("rank {} of the C program, whose file is at {:#x}", process.rank, process.start));
-    }
-    print_registers(&fault);
-    print_stack(core, fault.rsp);
+    fault::print_program(core);
+    fault.print();
+    print_stack(core, fault.stack_pointer());
     print_line(format_args!("call chain:"));
-    print_line(format_args!("  #0 {:#018x}", fault.rip));
-    print_callers(core, fault.rbp(), 1, FRAMES_MAX);
+    print_line(format_args!("  #0 {:#018x}", fault.program_counter()));
+    print_callers(core, fault.frame_pointer(), 1, FRAMES_MAX);
     print_last_events();
     print_others();
     // Last: what the exception has destroyed may be used here.
@@ -141,7 +120,7 @@ fn print_others() {
     let others = || (0..CORES_MAX).map_while(|index| Some((index, cores::public(index)?.0)));
     let others = || others().filter(|(index, public)| *index != own && public.is_up());
     for (_, public) in others() {
-        apic::interrupt_unmaskably(public.apic.load(Ordering::Relaxed) as u8);
+        controller::interrupt_unmaskably(public.processor.load(Ordering::Relaxed));
     }
     let end = clock::now() + STOP_WAIT;
     for (index, _) in others() {
@@ -156,10 +135,10 @@ fn print_others() {
             print_line(format_args!("core {index} does not stop"));
             continue;
         };
-        let fault = core.fault.get();
+        let fault = core.arch.fault.get();
         print_line(format_args!("core {index}, task {}:", core.stopped_task.get()));
-        print_line(format_args!("  #0 {:#018x}", fault.rip));
-        print_callers(core, fault.rbp(), 1, OTHER_FRAMES_MAX);
+        print_line(format_args!("  #0 {:#018x}", fault.program_counter()));
+        print_callers(core, fault.frame_pointer(), 1, OTHER_FRAMES_MAX);
     }
 }
 
@@ -184,36 +163,17 @@ fn print_last_events() {
     });
 }
 
-fn print_registers(fault: &Fault) {
-    print_line(format_args!(
-        "rip {:016x}  rsp {:016x}  rflags {:x}  cs {:x}",
-        fault.rip, fault.rsp, fault.rflags, fault.cs
-    ));
-    let row = |from: usize| {
-        print_line(format_args!(
-            "{} {:016x}  {} {:016x}  {} {:016x}",
-            REGISTER_NAMES[from],
-            fault.registers[from],
-            REGISTER_NAMES[from + 1],
-            fault.registers[from + 1],
-            REGISTER_NAMES[from + 2],
-            fault.registers[from + 2]
-        ));
-    };
-    (0..15).step_by(3).for_each(row);
-}
-
 /// Whether the 16 bytes at `address` are on one of the core's stacks.
 fn is_on_a_stack(core: &Core, address: u64) -> bool {
-    let stack = (core.stack_bottom.get(), core.stack_top.get());
-    let fault_stack = (core.fault_stack_bottom.get(), core.fault_stack_top.get());
+    let stack = (core.stack_bottom.get(), core.arch.stack_top.get());
+    let fault_stack = (core.fault_stack_bottom.get(), core.arch.fault_stack_top.get());
     address.is_multiple_of(8)
         && [stack, fault_stack].iter().any(|(low, high)| *low <= address && address.saturating_add(16) <= *high)
 }
 
-fn print_stack(core: &Core, rsp: u64) {
+fn print_stack(core: &Core, pointer: u64) {
     for word in 0..STACK_WORDS_MAX / 2 {
-        let address = (rsp & !7) + word * 16;
+        let address = (pointer & !7) + word * 16;
         if is_on_a_stack(core, address) {
             // SAFETY: `is_on_a_stack` has checked that these 16 bytes are mapped.
             let words = unsafe { (address as *const [u64; 2]).read() };
@@ -222,8 +182,8 @@ fn print_stack(core: &Core, rsp: u64) {
     }
 }
 
-/// Prints the callers by the chain of frame pointers from `rbp` on; a run of one address is one line.
-fn print_callers(core: &Core, mut rbp: u64, first: usize, frames_max: usize) {
+/// Prints the callers by the chain of frame pointers from `frame` on; a run of one address is one line.
+fn print_callers(core: &Core, mut frame: u64, first: usize, frames_max: usize) {
     let text = &raw const glass_text_start as u64..&raw const glass_text_end as u64;
     let mut number = first;
     let mut previous = 0;
@@ -234,9 +194,9 @@ fn print_callers(core: &Core, mut rbp: u64, first: usize, frames_max: usize) {
         }
     };
     // The addresses of the chain only increase, so it ends at the stack's end.
-    while is_on_a_stack(core, rbp) && number < frames_max {
+    while is_on_a_stack(core, frame) && number < frames_max {
         // SAFETY: `is_on_a_stack` has checked that these 16 bytes are mapped.
-        let [caller_rbp, return_address] = unsafe { (rbp as *const [u64; 2]).read() };
+        let [caller, return_address] = unsafe { (frame as *const [u64; 2]).read() };
         if !text.contains(&return_address) {
             break;
         }
@@ -251,10 +211,10 @@ fn print_callers(core: &Core, mut rbp: u64, first: usize, frames_max: usize) {
             print_line(format_args!("  #{number} {address:#018x}"));
             number += 1;
         }
-        if caller_rbp <= rbp {
+        if caller <= frame {
             break;
         }
-        rbp = caller_rbp;
+        frame = caller;
     }
     print_repeats(repeats);
 }

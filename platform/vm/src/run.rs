@@ -1,18 +1,17 @@
 //! The loop of a core: tasks and devices in turn, a short spin, then sleep.
 
-use crate::arch::apic::{self, Wake};
-use crate::arch::ports::read_tsc;
-use crate::arch::smp::{self, Work};
+use crate::arch::{controller, ticks};
 use crate::cores::this_core;
 use crate::devices::{self, EndRequests, Settings};
 use crate::drivers::{Drivers, Halt};
-use crate::interrupts::Vectors;
+use crate::interrupts::{Vectors, Wake};
 use crate::platform::{SHUTDOWN, VmCore, VmPlatform, World};
 use crate::report::exit;
 use crate::serial::print_line;
+use crate::smp::{self, Work};
 use crate::start::Boot;
 use crate::trace::step;
-use crate::{clock, functions, heap, random};
+use crate::{clock, functions, generation, heap, random};
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -66,7 +65,7 @@ where
         xen_disk: command_line.xen_disk,
         xen_offloads: command_line.xen_offloads,
     };
-    let (mut vectors, mut drivers) = (Vectors::new(apic::identifier()), Drivers::default());
+    let (mut vectors, mut drivers) = (Vectors::new(controller::identifier()), Drivers::default());
     let found = step("boot: search for devices", || devices::find(&machine));
     // They come up while the devices are started, and not before those have their addresses: while one core changes the map of memory, QEMU 7.2
     // (TCG) may lose what another one writes to its local APIC.
@@ -128,7 +127,7 @@ pub fn run_secondary(work: Work) -> ! {
     let core = VmCore::new(work.number, executor, work.mailboxes, None);
     let printer = core.clone();
     let _ = this_core().print.set(Box::new(move |line| printer.print(line)));
-    let vectors = Vectors::new(apic::identifier());
+    let vectors = Vectors::new(controller::identifier());
     let mut running = Loop { core, drivers: Drivers::default(), vectors, spin: SPIN_MIN, first: None };
     match running.run_until(|| None::<Infallible>) {}
 }
@@ -322,11 +321,11 @@ struct Halting<'a> {
 impl Halt for Halting<'_> {
     fn halt(&mut self) -> Option<usize> {
         let state = this_core().state();
-        let start = read_tsc();
+        let start = ticks();
         state.set_activity(Activity::Idle);
         glass_lib_trace::idle_begin(self.deadline.map(|deadline| deadline.0));
         self.wake = halt(self.deadline, self.polls_host);
-        let end = read_tsc();
+        let end = ticks();
         self.halted = clock::instant(end).since(clock::instant(start));
         CoreState::add(&state.halts, 1);
         CoreState::add(&state.idle_ticks, end.saturating_sub(start));
@@ -346,7 +345,7 @@ impl Halt for Halting<'_> {
         let device = device.unwrap_or(0);
         // The halt may have ended only because the host has requested something.
         if self.wake != Wake::Other {
-            glass_lib_trace::interrupt(device, self.wake.vector().into());
+            glass_lib_trace::interrupt(device, controller::vector(self.wake).into());
         }
         glass_lib_trace::idle_end(source, device);
         this_core().state().set_activity(Activity::Running);
@@ -354,7 +353,7 @@ impl Halt for Halting<'_> {
 
     fn end_of_interrupt(&mut self) {
         if let Wake::Interrupt(_) = self.wake {
-            apic::end_of_interrupt();
+            controller::end_of_interrupt();
         }
     }
 }
@@ -363,8 +362,14 @@ impl Halt for Halting<'_> {
 fn halt(deadline: Option<Instant>, polls_host: bool) -> Wake {
     loop {
         let poll_at = polls_host.then(|| clock::now() + HOST_POLL_PERIOD);
-        let wake = apic::idle(deadline.into_iter().chain(poll_at).min());
-        let is_early = wake == Wake::Timer && deadline.is_none_or(|deadline| clock::now() < deadline);
+        // A VM of several cores has no copies.
+        if polls_host {
+            generation::before_halt();
+        }
+        let wake = controller::idle(deadline.into_iter().chain(poll_at).min());
+        // Before anything else: in a copy, random numbers and the time are those of another VM until then.
+        let is_copy = polls_host && generation::follow();
+        let is_early = wake == Wake::Timer && !is_copy && deadline.is_none_or(|deadline| clock::now() < deadline);
         // An interrupt that came meanwhile ends the next halt at once.
         if !is_early {
             return wake;

@@ -1,26 +1,25 @@
 //! The way from boot.s to the service: one list of steps, each with its reason.
 
-use crate::arch::apic;
-use crate::arch::paging::{AddressSpace, OutOfTables, PAGE_BYTES, Protection};
-use crate::arch::ports::load_page_tables;
-use crate::arch::smp::{self, SecondaryCores};
+use crate::arch::time::Frequency;
+use crate::arch::{controller, load_page_tables};
 use crate::command_line::CommandLine;
 use crate::cores::{initialize_boot_core, this_core};
-use crate::machine::{Domain, Machine, Ram, StartInfo, usable};
+use crate::machine::{FIRST_ADDRESS, Machine, Ram, StartInfo, usable};
 use crate::memory::{HeapTables, PAGE_TABLES};
+use crate::paging::{AddressSpace, OutOfTables, PAGE_BYTES, Protection};
+use crate::smp::{self, SecondaryCores};
 use crate::trace::{self, step};
-use crate::{clock, command_line, functions, heap, random, serial, xen};
+use crate::{clock, command_line, functions, generation, heap, random, serial};
 use core::fmt;
 use core::sync::atomic::Ordering;
+use glass_formats::Generation;
 use glass_lib_trace::{ConsoleLog, tracing_subscriber};
 
 /// What boot.s maps: everything below this.
 const MAPPED_AT_FIRST: Ram = (0, 1 << 32);
-/// The local APIC's registers, an architectural address.
-const LOCAL_APIC: Ram = (apic::LOCAL_APIC, apic::LOCAL_APIC + 4096);
 
 unsafe extern "C" {
-    static glass_entry_tsc: u64;
+    static glass_entry_ticks: u64;
     static glass_text_start: u8;
     static glass_text_end: u8;
     static glass_rodata_end: u8;
@@ -43,20 +42,19 @@ pub struct Boot {
     pub(crate) secondary: SecondaryCores,
 }
 
-/// boot.s comes here, in ring 3, on the boot core's stack, with the address of the PVH start info.
+/// boot.s comes here, on the boot core's stack, with the address of what the VMM has handed over.
 #[unsafe(no_mangle)]
 extern "C" fn glass_start(start_info: u64) -> ! {
     initialize_boot_core();
     place_stacks();
-    let domain = xen::initialize();
-    let frequency = clock::start();
     // SAFETY: the address is what the VMM passed; memory below the image is never written.
     let info = unsafe { StartInfo::read(start_info) };
+    let frequency = Frequency::start();
     // SAFETY: boot.s wrote it once, before Rust ran.
-    let entry_ticks = unsafe { glass_entry_tsc };
+    let entry_ticks = unsafe { glass_entry_ticks };
     let ring = start_tracing(&info, entry_ticks);
     let image_end = address_of(&raw const glass_image_end);
-    if info.is_ram_zero {
+    if info.is_ram_zero() {
         // SAFETY: the VMM or the image's firmware has stated it, and of the memory that becomes heap nothing was written since.
         unsafe { heap::trust_zeroes() };
     }
@@ -65,10 +63,9 @@ extern "C" fn glass_start(start_info: u64) -> ! {
     // the image uses itself, and the ring is left out.
     step("boot: heap", || unsafe { heap::add(low) });
     assert!(heap::total_bytes() > 0, "the VMM's memory map has no RAM after the image");
-    let command_line = CommandLine::parse(info.command_line);
+    let command_line = CommandLine::parse(info.command_line());
     // Before the final page tables, which map RAM only: ACPI's tables may be in reserved memory.
-    let machine =
-        step("boot: description of the machine", || Machine::read(&info, &command_line.devices, domain, read_physical));
+    let machine = step("boot: description of the machine", || Machine::read(&info, &command_line.devices));
     let prepare = || smp::prepare(&machine);
     let secondary = if machine.processors.len() > 1 { step("boot: secondary cores", prepare) } else { prepare() };
     let built = step("boot: page tables", || build_page_tables(&machine, &secondary));
@@ -81,9 +78,13 @@ extern "C" fn glass_start(start_info: u64) -> ! {
     }
     tracing_subscriber::install(ConsoleLog { level: command_line.log, print: print_message });
     step("boot: clock", || clock::initialize(&frequency, entry_ticks));
-    step("boot: local APIC", || apic::initialize(frequency.timer_hz()));
+    step("boot: interrupt controller", || controller::initialize(&machine, &frequency));
     random::initialize();
-    tracing::debug!("memory is {}", if info.is_ram_zero { "new" } else { "of unknown contents" });
+    if let Some(address) = command_line.generation.filter(|address| is_below_image(*address)) {
+        // SAFETY: memory below the image is mapped, and nothing but the VMM writes there.
+        unsafe { generation::initialize(address) };
+    }
+    tracing::debug!("memory is {}", if info.is_ram_zero() { "new" } else { "of unknown contents" });
     let boot = Boot { machine, command_line, secondary };
     // SAFETY: `entry!` defines it with this signature.
     unsafe { glass_main(boot) }
@@ -93,9 +94,9 @@ extern "C" fn glass_start(start_info: u64) -> ! {
 fn place_stacks() {
     let core = this_core();
     core.stack_bottom.set(address_of(&raw const glass_stack_guard) + PAGE_BYTES);
-    core.stack_top.set(address_of(&raw const glass_stack_top));
+    core.arch.stack_top.set(address_of(&raw const glass_stack_top));
     core.fault_stack_bottom.set(address_of(&raw const glass_fault_stack_guard) + PAGE_BYTES);
-    core.fault_stack_top.set(address_of(&raw const glass_fault_stack_top));
+    core.arch.fault_stack_top.set(address_of(&raw const glass_fault_stack_top));
 }
 
 /// Prints a message of the macros of `tracing`.
@@ -109,7 +110,7 @@ fn print_message(line: fmt::Arguments) {
 
 /// Gives the core its ring before there is anything else, so that the boot is traced too. The memory that it takes.
 fn start_tracing(info: &StartInfo, entry_ticks: u64) -> Ram {
-    let groups = command_line::trace_groups(info.command_line);
+    let groups = command_line::trace_groups(info.command_line());
     if let Err(word) = groups {
         serial::print_line(format_args!(
             "`{word}` in the command line's `trace=` is no group of events: take {}",
@@ -128,15 +129,14 @@ fn address_of(symbol: *const u8) -> u64 {
     symbol as u64
 }
 
-/// A byte of physical memory, while boot.s's tables map the first 4 GiB.
-fn read_physical(address: u64) -> Option<u8> {
-    // SAFETY: every address below 4 GiB is mapped now, and reading one byte has no effect on RAM;
-    // ACPI's pointers are the VMM's own, so they do not lead to device registers.
-    (0x1000..1 << 32).contains(&address).then(|| unsafe { (address as *const u8).read_volatile() })
+/// Whether a [`Generation`] at this address is in memory below the image.
+fn is_below_image(address: u64) -> bool {
+    let last = address_of(&raw const glass_text_start).saturating_sub(Generation::BYTES);
+    address.is_multiple_of(align_of::<Generation>() as u64) && (FIRST_ADDRESS..=last).contains(&address)
 }
 
 /// Replaces boot.s's tables by ones in which nothing is writable and executable at once, page 0 and
-/// the pages below the stacks are unmapped, and only RAM exists, all of it, and the local APIC. Windows of devices come later.
+/// the pages below the stacks are unmapped, and only RAM exists, all of it, and the interrupt controller. Windows of devices come later.
 fn build_page_tables(machine: &Machine, secondary: &SecondaryCores) -> Result<(), OutOfTables> {
     let text = address_of(&raw const glass_text_start);
     let constants = address_of(&raw const glass_text_end);
@@ -148,14 +148,13 @@ fn build_page_tables(machine: &Machine, secondary: &SecondaryCores) -> Result<()
     functions::map(&mut space)?;
     space.map(constants, data, Protection::Read)?;
     space.map(data, image_end, Protection::ReadWrite)?;
-    // The command line lies somewhere below the image.
-    space.map(0x1000, text, Protection::ReadWrite)?;
+    // The command line is somewhere below the image.
+    space.map(FIRST_ADDRESS, text, Protection::ReadWrite)?;
     for (start, end) in usable(&machine.ram, image_end, (0, u64::MAX)) {
         space.map(start, end, Protection::ReadWrite)?;
     }
-    let shared = machine.domain.iter().flat_map(Domain::pages);
-    shared.into_iter().try_for_each(|page| space.map(page, page + PAGE_BYTES, Protection::ReadWrite))?;
-    space.map(LOCAL_APIC.0, LOCAL_APIC.1, Protection::Device)?;
+    machine.shared_pages().try_for_each(|page| space.map(page, page + PAGE_BYTES, Protection::ReadWrite))?;
+    machine.registers().try_for_each(|(start, end)| space.map(start, end, Protection::Device))?;
     space.unmap(address_of(&raw const glass_stack_guard))?;
     space.unmap(address_of(&raw const glass_fault_stack_guard))?;
     secondary.guards().try_for_each(|guard| space.unmap(guard))?;

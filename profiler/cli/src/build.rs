@@ -1,11 +1,16 @@
 //! `glass build`: makes VM images (or processes) of services' crates.
 
 mod c;
+mod std_crates;
+mod target;
 
 use crate::console;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use target::Library;
+
+pub use target::{Target, check as check_target};
 
 /// Builds a service as a bootable image or a Linux executable, and prints its path.
 #[derive(clap::Args)]
@@ -23,6 +28,9 @@ pub struct Args {
     /// What to build for.
     #[arg(long, value_enum, default_value_t = Platform::Vm)]
     platform: Platform,
+    /// Processor of the image.
+    #[arg(long, value_enum, default_value_t = Target::X86_64, conflicts_with = "c")]
+    target: Target,
     /// Also write PACKAGE.stripped, without symbols.
     #[arg(long)]
     stripped: bool,
@@ -55,31 +63,6 @@ const PROCESS_FLAGS: [&str; 1] = ["-Cforce-frame-pointers=yes"];
 const FUNCTION_FLAGS: [&str; 2] = ["-Zinstrument-xray=always", "--cfg=glass_functions"];
 const ALLOW_UNSTABLE: (&str, &str) = ("RUSTC_BOOTSTRAP", "1");
 
-/// Rust flags of an image: code that runs where it is linked, can be unwound, and has no red zone.
-const IMAGE_FLAGS: [&str; 6] = [
-    "-Cforce-frame-pointers=yes",
-    "-Cforce-unwind-tables=yes",
-    "-Cno-redzone=yes",
-    "-Crelocation-model=static",
-    "--cfg=glass_vm",
-    // Not chosen by CPUID at run time: wide registers are never switched on in an image.
-    "--cfg=chacha20_backend=\"soft\"",
-];
-
-/// Linker flags of an image: nothing of the host, our linker script (found through platform/vm's
-/// build script), a build id by which the profiler recognizes the symbol file.
-const IMAGE_LINK_FLAGS: [&str; 9] = [
-    "-nostartfiles",
-    "-nostdlib",
-    "-static",
-    "-no-pie",
-    "-Wl,-Tvm.ld",
-    "-Wl,-z,max-page-size=4096",
-    "-Wl,-z,noexecstack",
-    "-Wl,--build-id=sha1",
-    "-Wl,--no-eh-frame-hdr",
-];
-
 /// The profile, given here so that a service's workspace need not define it. Panics abort because
 /// stable Rust cannot unwind without std; the debug information is not loaded into the guest. Optimized for size, and as one unit: a
 /// quarter less code, which answers more requests and boots faster (docs/guides/booting.md).
@@ -92,25 +75,27 @@ const IMAGE_PROFILE: [&str; 6] = [
     "profile.image.opt-level=\"s\"",
 ];
 
-/// The target is the host's triple; naming it keeps our flags away from build scripts and macros.
-const TARGET: &str = "x86_64-unknown-linux-gnu";
-
 /// Runs the command.
 pub fn run(args: Args) -> Result<()> {
     if !args.c.is_empty() {
         return c::run(&args).map(drop);
     }
+    let (platform, target) = (args.platform, args.target);
+    check_target(platform, target)?;
+    if args.trace_functions && target != Target::X86_64 {
+        bail!("functions can be traced on x86-64 only: leave out --trace-functions");
+    }
     let packages = Packages::find(&args.packages)?;
     let programs = match (args.trace_functions, args.without_trace) {
-        (true, _) => packages.build_variant(args.platform, "glass-functions", &FUNCTION_FLAGS)?,
-        (_, true) => packages.build_variant(args.platform, "glass-without-trace", &["--cfg=glass_trace_absent"])?,
-        _ => packages.build(args.platform)?,
+        (true, _) => packages.build_variant(platform, target, "glass-functions", &FUNCTION_FLAGS)?,
+        (_, true) => packages.build_variant(platform, target, "glass-without-trace", &["--cfg=glass_trace_absent"])?,
+        _ => packages.build(platform, target)?,
     };
     for program in programs {
         report_size("built", &program)?;
         if args.stripped {
             let stripped = program.with_extension("stripped");
-            strip(&program, &stripped)?;
+            strip(target, &program, &stripped)?;
             report_size("stripped", &stripped)?;
         }
     }
@@ -122,12 +107,13 @@ fn report_size(what: &str, file: &Path) -> Result<()> {
     console::print(&format!("{what}: {} ({} KiB)\n", file.display(), bytes.div_ceil(1024)))
 }
 
-fn strip(program: &Path, stripped: &Path) -> Result<()> {
-    let status = Command::new("strip").arg("-o").arg(stripped).arg(program).status();
+fn strip(target: Target, program: &Path, stripped: &Path) -> Result<()> {
+    let (strip, package) = target.strip();
+    let status = Command::new(strip).arg("-o").arg(stripped).arg(program).status();
     match status {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => bail!("`strip` failed on {} ({status})", program.display()),
-        Err(error) => bail!("cannot run `strip` ({error}): install binutils"),
+        Ok(status) => bail!("`{strip}` failed on {} ({status})", program.display()),
+        Err(error) => bail!("cannot run `{strip}` ({error}): install {package}"),
     }
 }
 
@@ -175,27 +161,27 @@ impl Packages {
         &self.names[0]
     }
 
-    /// Builds for `platform` and returns the programs' paths. Cargo's own messages show progress.
-    pub fn build(&self, platform: Platform) -> Result<Vec<PathBuf>> {
+    /// Builds for `platform`, an image for `target`, and returns the programs' paths. Cargo's own messages show progress.
+    pub fn build(&self, platform: Platform, target: Target) -> Result<Vec<PathBuf>> {
         let mut cargo = self.cargo();
         let folder = match platform {
             Platform::Linux => {
                 cargo.arg("--release");
                 self.target_folder.join("release")
             }
-            Platform::Vm => self.add_target(&mut cargo, "glass", platform, &[]),
+            Platform::Vm => self.add_target(&mut cargo, "glass", platform, target, &[])?,
         };
-        self.finish(cargo, &folder)
+        self.finish(cargo, &folder, (platform == Platform::Vm).then_some(target))
     }
 
     /// The same in a folder of its own, with more flags, of which some may be unstable.
-    fn build_variant(&self, platform: Platform, folder: &str, flags: &[&str]) -> Result<Vec<PathBuf>> {
+    fn build_variant(&self, platform: Platform, target: Target, folder: &str, flags: &[&str]) -> Result<Vec<PathBuf>> {
         let mut cargo = self.cargo();
         if flags.iter().any(|flag| flag.starts_with("-Z")) {
             cargo.env(ALLOW_UNSTABLE.0, ALLOW_UNSTABLE.1);
         }
-        let folder = self.add_target(&mut cargo, folder, platform, flags);
-        self.finish(cargo, &folder)
+        let folder = self.add_target(&mut cargo, folder, platform, target, flags)?;
+        self.finish(cargo, &folder, (platform == Platform::Vm).then_some(target))
     }
 
     fn cargo(&self) -> Command {
@@ -208,29 +194,44 @@ impl Packages {
     }
 
     /// Has cargo build with our flags into `folder`. Returns the folder in which the programs will be.
-    fn add_target(&self, cargo: &mut Command, folder: &str, platform: Platform, more_flags: &[&str]) -> PathBuf {
+    fn add_target(
+        &self,
+        cargo: &mut Command,
+        folder: &str,
+        platform: Platform,
+        target: Target,
+        more_flags: &[&str],
+    ) -> Result<PathBuf> {
         let folder = self.target_folder.join(folder);
         let (flags, link_flags, profile): (&[&str], &[&str], _) = match platform {
             Platform::Linux => (&PROCESS_FLAGS, &[], "release"),
-            Platform::Vm => (&IMAGE_FLAGS, &IMAGE_LINK_FLAGS, "image"),
+            Platform::Vm => (target.flags(), target.link_flags(), "image"),
         };
         let flags = flags.iter().chain(more_flags).map(|flag| flag.to_string());
         let link_flags = link_flags.iter().map(|flag| format!("-Clink-arg={flag}"));
         let flags: Vec<String> = flags.chain(link_flags).collect();
         cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f")).env_remove("RUSTFLAGS");
-        cargo.args(["--profile", profile, "--target", TARGET]).arg("--target-dir").arg(&folder);
+        cargo.args(["--profile", profile, "--target", target.triple()]).arg("--target-dir").arg(&folder);
         if platform == Platform::Vm {
+            cargo.envs(target.c_flags());
             for setting in IMAGE_PROFILE {
                 cargo.args(["--config", setting]);
             }
+            Library::find(target)?.add(cargo);
         }
-        folder.join(TARGET).join(profile)
+        Ok(folder.join(target.triple()).join(profile))
     }
 
-    fn finish(&self, mut cargo: Command, folder: &Path) -> Result<Vec<PathBuf>> {
+    /// Runs cargo; if it fails for an image, the error names the crates that need the standard library.
+    fn finish(&self, mut cargo: Command, folder: &Path, image: Option<Target>) -> Result<Vec<PathBuf>> {
         let status = cargo.status().context("cannot run `cargo`: install Rust 1.95 or newer")?;
         if !status.success() {
-            bail!("building {} failed: see cargo's messages above", self.names.join(", "));
+            let names = self.names.join(", ");
+            let explain = |target| self.names.iter().find_map(|name| std_crates::explain(name, target));
+            match image.and_then(explain) {
+                Some(explanation) => bail!("building {names} failed: {explanation}"),
+                None => bail!("building {names} failed: see cargo's messages above"),
+            }
         }
         Ok(self.names.iter().map(|name| folder.join(name)).collect())
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser as _};
-use glass_profiler_export::{Format, Options, States};
+use glass_profiler_export::{Format, Labels, Options, States};
 
 use crate::console::{self, Busy, say};
 use crate::files;
@@ -36,8 +36,27 @@ pub struct Args {
     /// Rows are the vCPUs of a VM, and not the threads of its Linux. For firefox and speedscope only.
     #[arg(long)]
     by_vcpu: bool,
+    /// Labels of samples, which make a series each in engines for profiles: all, the name of a guest's process, or none; then names of processes and files are left out, too. For pprof and otlp-profiles only.
+    #[arg(long, value_enum, default_value_t = LabelsArg::All)]
+    labels: LabelsArg,
+    /// Attribute of what was recorded, such as `service.name=web`; may be given several times. For otlp-profiles and otlp-traces only.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_attribute)]
+    attribute: Vec<(String, String)>,
     #[command(flatten)]
     only: OnlyArgs,
+}
+
+/// [`Labels`] on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum LabelsArg {
+    All,
+    Process,
+    None,
+}
+
+fn parse_attribute(text: &str) -> Result<(String, String), &'static str> {
+    let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
+    pair.map(|(key, value)| (key.to_owned(), value.to_owned())).ok_or("give KEY=VALUE")
 }
 
 /// [`States`] on the command line.
@@ -55,7 +74,7 @@ fn formats() -> impl clap::builder::TypedValueParser<Value = Format> {
 
 /// Writes the file.
 pub fn run(arguments: Args) -> Result<()> {
-    let Args { file, format, output, states, lines, view, by_vcpu, only } = arguments;
+    let Args { file, format, output, states, lines, view, by_vcpu, labels, attribute, only } = arguments;
     ensure!(
         !lines || format == Format::Folded,
         "--lines is for --format folded only: for lines use that, pprof, firefox or perfetto"
@@ -63,6 +82,14 @@ pub fn run(arguments: Args) -> Result<()> {
     ensure!(
         !by_vcpu || matches!(format, Format::Firefox | Format::Speedscope),
         "--by-vcpu is for --format firefox and speedscope: the others have no rows of samples"
+    );
+    ensure!(
+        labels == LabelsArg::All || format.has_labels(),
+        "--labels is for --format pprof and otlp-profiles only: samples of the others have no labels"
+    );
+    ensure!(
+        attribute.is_empty() || format.has_attributes(),
+        "--attribute is for --format otlp-profiles and otlp-traces only: the others have no attributes"
     );
     ensure!(
         !only.is_given() || !format.is_of_trace(),
@@ -73,7 +100,12 @@ pub fn run(arguments: Args) -> Result<()> {
         StatesArg::Running => States::Running,
         StatesArg::All => States::All,
     };
-    let options = Options { states, lines, view: view.into(), by_vcpu };
+    let labels = match labels {
+        LabelsArg::All => Labels::All,
+        LabelsArg::Process => Labels::Process,
+        LabelsArg::None => Labels::None,
+    };
+    let options = Options { states, lines, view: view.into(), by_vcpu, labels, attributes: &attribute };
     let output = output.unwrap_or_else(|| format.file_name().into());
     let to_standard_output = output == Path::new("-");
     if to_standard_output && format.is_binary() && io::stdout().is_terminal() {
@@ -169,7 +201,7 @@ fn export_folder(recording: &glass_profiler_core::recording::Recording, output: 
 }
 
 /// How many samples are written.
-fn exported(recording: &glass_profiler_core::recording::Recording, options: Options) -> usize {
+fn exported(recording: &glass_profiler_core::recording::Recording, options: Options<'_>) -> usize {
     let viewed = options.view.of(&recording.profile);
     let left_out = viewed.profile.left_out();
     let is_listed = |track: u32| !left_out.get(track as usize).copied().unwrap_or(false);

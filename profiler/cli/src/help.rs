@@ -5,10 +5,11 @@ use clap::Command;
 use crate::console;
 
 /// The groups, with their commands in the order in which one needs them.
-const GROUPS: [(&str, &[&str]); 4] = [
-    ("Profile a VM or a process that runs", &["ps", "top", "record", "stacks", "trace", "tail", "dump"]),
+const GROUPS: [(&str, &[&str]); 5] = [
+    ("Profile a VM or a process that runs", &["ps", "top", "record", "stacks", "trace", "tail", "dump", "agent"]),
     ("Read a recording", &["report", "diff", "export", "info", "import"]),
-    ("Write and run a service", &["new", "build", "run"]),
+    ("Write and run a service", &["new", "build", "run", "snapshot", "queue"]),
+    ("Test what a service keeps", &["powercut"]),
     ("Set up", &["completions", "man", "help"]),
 ];
 const EXAMPLES: &str = "Examples:
@@ -81,7 +82,7 @@ mod tests {
         let qemu = qemu.split_once("\n\n").map_or(qemu, |(qemu, _)| qemu);
         let options: Vec<&str> =
             qemu.lines().filter_map(|line| line.trim().strip_prefix("--")?.split(' ').next()).collect();
-        assert_eq!(options, ["accel", "machine", "bus", "qemu-firmware", "print-command"]);
+        assert_eq!(options, ["accel", "machine", "bus", "qemu-firmware", "gic", "print-command"]);
     }
 
     #[test]

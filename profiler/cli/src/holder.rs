@@ -62,7 +62,11 @@ fn argument(option: &str, path: &Path) -> OsString {
 pub fn run(arguments: &Args) -> Result<()> {
     let socket = || std::io::stdin().as_fd().try_clone_to_owned().context("cannot use standard input");
     let was_sampled = match Task::of_arguments(&arguments.task) {
-        Some(task) => serve(socket()?, &task)?,
+        // The process that started this one puts its file in order itself then, or records into it in another way.
+        Some(task) => match serve(socket()?, &task)? {
+            Some(was_sampled) => was_sampled,
+            None => return Ok(()),
+        },
         None if arguments.task == [dump::SEARCH] => return search(socket()?),
         None if let Some(task) = dump::Task::of_arguments(&arguments.task) => {
             let file = std::io::stdout().as_fd().try_clone_to_owned().context("cannot use standard output")?;

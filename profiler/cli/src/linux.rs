@@ -16,6 +16,34 @@ use crate::console::say;
 use crate::holder;
 use crate::jail;
 
+/// Where files of a Linux guest are, beside its memory.
+#[derive(clap::Args, Clone, Default)]
+pub struct GuestFilesArgs {
+    /// Folder with the files of the Linux in the VM (its root disk, mounted or unpacked): what the guest does not
+    /// have in memory of a program, and its disk has not, is read there, if it is of the same build.
+    #[arg(long, value_name = "DIR")]
+    pub guest_root: Option<PathBuf>,
+    /// Disk of the Linux in the VM, a raw or qcow2 image or a device, beside those that the VMM has open: programs are read from it, if
+    /// they are what the guest has in memory. May be given several times.
+    #[arg(long, value_name = "FILE")]
+    pub guest_disk: Vec<PathBuf>,
+    /// Folder with debug information by build id beside /usr/lib/debug, such as unpacked packages (-dbgsym). May be given several times.
+    #[arg(long, value_name = "DIR")]
+    pub debug_dir: Vec<PathBuf>,
+}
+
+impl GuestFilesArgs {
+    /// How processes are shown with them.
+    pub fn processes(&self, without_names: bool) -> GuestProcesses {
+        GuestProcesses {
+            root: self.guest_root.clone(),
+            disks: self.guest_disk.clone(),
+            debug_folders: self.debug_dir.clone(),
+            without_names,
+        }
+    }
+}
+
 /// A Linux guest.
 #[derive(clap::Args, Clone, Default)]
 #[group(id = "guest", multiple = false)]
@@ -40,13 +68,14 @@ impl LinuxArgs {
     /// Opens the RAM of the guest, enters the jail and finds the kernel. Files of a folder are opened by another process. Prints what is not as it
     /// should be.
     pub fn open(&self, processes: GuestProcesses) -> Result<(LinuxGuest, OpenedFiles)> {
-        let opened = match processes.root {
-            Some(_) => {
+        let opened = match processes.needs_opener() {
+            true => {
                 let Launcher { program, arguments, .. } = holder::launcher();
                 OpenedFiles::by(Opener::start(&program, &arguments)?)
             }
-            None => OpenedFiles::default(),
+            false => OpenedFiles::default(),
         };
+        let opened = opened.with_debug_folders(&processes.debug_folders);
         let access = Access { enter: Some(jail::enter), processes, opened: opened.clone() };
         let mut guest = match (&self.post_mortem, &self.name, self.pid) {
             (Some(file), ..) => LinuxGuest::of_dump(file, access)?,

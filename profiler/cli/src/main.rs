@@ -3,6 +3,7 @@
 // They panic when the reader is gone: `console` has what does not.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+mod agent;
 mod arguments;
 mod build;
 mod completions;
@@ -23,11 +24,14 @@ mod man;
 mod new;
 mod only;
 mod open;
+mod powercut;
 mod ps;
+mod queue;
 mod record;
 mod report;
 mod rights;
 mod run;
+mod snapshot;
 mod stacks;
 mod symbolizer;
 mod tail;
@@ -55,10 +59,14 @@ enum Command {
     New(new::Args),
     Build(build::Args),
     Run(run::Args),
+    Snapshot(snapshot::Args),
+    Powercut(powercut::Args),
+    Queue(queue::Args),
     #[command(hide = true)]
     Disk(disk::Args),
     #[command(hide = true)]
     Tap(tap::Args),
+    Agent(agent::Args),
     Ps(ps::Args),
     Stacks(stacks::Args),
     Record(record::Args),
@@ -75,8 +83,6 @@ enum Command {
     Man(man::Args),
     #[command(hide = true)]
     Holder(holder::Args),
-    #[command(hide = true)]
-    Vmm(vmm::Args),
 }
 
 impl Command {
@@ -87,8 +93,8 @@ impl Command {
     }
 }
 
-/// Parses the arguments of a command that starts a VM by its own parser, without those of all others, which take twice as long as the rest
-/// of a start. `None` where the whole parser has to: for other commands, for help, and to report what is wrong.
+/// Parses the arguments of a command that starts a VM, or that the agent starts again and again, by its own parser, without those of all others, which
+/// take twice as long as the rest of a start. `None` where the whole parser has to: for other commands, for help, and to report what is wrong.
 fn parse_alone() -> Option<Command> {
     fn parse<A: clap::Args>(name: &'static str) -> Option<A> {
         let command = A::augment_args(clap::Command::new(name));
@@ -98,12 +104,18 @@ fn parse_alone() -> Option<Command> {
     let name = std::env::args_os().nth(1)?;
     match name.to_str()? {
         "run" => parse("run").map(Command::Run),
-        "vmm" => parse("vmm").map(Command::Vmm),
+        "record" => parse("record").map(Command::Record),
+        "info" => parse("info").map(Command::Info),
+        "holder" => parse("holder").map(Command::Holder),
         _ => None,
     }
 }
 
 fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|name| name == "vmm") {
+        let done = vmm::Args::parse(std::env::args_os().skip(2)).and_then(vmm::run);
+        return exit_code(done.map(|()| ExitCode::SUCCESS));
+    }
     let command = parse_alone().unwrap_or_else(|| {
         let matches = help::grouped(Arguments::command()).get_matches();
         Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command
@@ -115,8 +127,12 @@ fn main() -> ExitCode {
         Command::New(args) => new::run(args).map(|()| ExitCode::SUCCESS),
         Command::Build(args) => build::run(args).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => run::run(args),
+        Command::Snapshot(args) => snapshot::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Powercut(args) => powercut::run(args),
+        Command::Queue(args) => queue::run(&args),
         Command::Disk(args) => disk::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Tap(args) => tap::run(&args).map(|()| ExitCode::SUCCESS),
+        Command::Agent(args) => agent::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Ps(args) => ps::run(args).map(|()| ExitCode::SUCCESS),
         Command::Stacks(args) => stacks::run(&args).map(|()| ExitCode::SUCCESS),
         Command::Record(args) => record::run(args),
@@ -132,8 +148,11 @@ fn main() -> ExitCode {
         Command::Completions(args) => completions::run(args).map(|()| ExitCode::SUCCESS),
         Command::Man(args) => man::run(args).map(|()| ExitCode::SUCCESS),
         Command::Holder(args) => holder::run(&args).map(|()| ExitCode::SUCCESS),
-        Command::Vmm(args) => vmm::run(args).map(|()| ExitCode::SUCCESS),
     };
+    exit_code(result)
+}
+
+fn exit_code(result: anyhow::Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
         // The whole chain in one line: what failed, and what made it fail.
         say!("glass: {error:#}");

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use glass_profiler_core::arch::Architecture;
 use glass_profiler_core::names::safe_chars;
 use glass_profiler_guests::backends::Backend;
 use glass_profiler_guests::backends::choose::{self, BackendChoice, Plan};
@@ -59,6 +60,8 @@ struct Row {
     symbols: Option<PathBuf>,
     backend: Option<Backend>,
     links: Links,
+    /// The processor of its guest, if glass supports that.
+    architecture: Option<Architecture>,
     /// Why there is no better backend, and what would help.
     remarks: Vec<String>,
 }
@@ -82,6 +85,7 @@ fn row(vm: Vm, version: Option<String>) -> Row {
         ram_bytes: vm.ram_bytes,
         symbols: vm.elf,
         links: vm.links,
+        architecture: vm.architecture,
     }
 }
 
@@ -91,8 +95,13 @@ fn foreign_owner(pid: u32) -> Option<String> {
     (!proc::is_us(0)).then(|| if owner == 0 { "root".to_owned() } else { format!("user {owner}") })
 }
 
-/// What joins a VM with its host, a sentence each.
-fn sentences(links: &Links) -> Vec<String> {
+/// What is special about a VM's processor and what joins the VM with its host, a sentence each.
+fn sentences(row: &Row) -> Vec<String> {
+    let Row { links, architecture, .. } = row;
+    let processor = match architecture {
+        Some(Architecture::X86_64) | None => None,
+        Some(Architecture::Aarch64) => Some("processor: AArch64".to_owned()),
+    };
     let vsock = links.vsock.as_ref().map(|Vsock { cid, socket, ports }| {
         let ports = ports.iter().map(|(host, guest)| format!(", 127.0.0.1:{host} leads to its port {guest}"));
         format!("vsock: CID {cid}, by the unix socket {}{}", shown(socket), ports.collect::<String>())
@@ -100,7 +109,7 @@ fn sentences(links: &Links) -> Vec<String> {
     let share = links.share.as_ref().map(|Share { path, is_read_only }| {
         format!("files: {}{}", shown(path), if *is_read_only { " (read only)" } else { "" })
     });
-    vsock.into_iter().chain(share).collect()
+    processor.into_iter().chain(vsock).chain(share).collect()
 }
 
 /// A path without characters that could change the terminal.
@@ -147,6 +156,7 @@ fn json(rows: &[Row], hidden: usize, domains: &domains::Domains) -> Result<Strin
                 "name": row.name,
                 "vmm": row.vmm,
                 "version": row.version,
+                "architecture": row.architecture.map(Architecture::name),
                 "accel": Some(&row.accel).filter(|accel| !accel.is_empty()),
                 "vcpus": row.vcpus,
                 "ram_bytes": row.ram_bytes,
@@ -215,7 +225,7 @@ fn table(rows: &[Row], hidden: usize) -> String {
         line(TITLES, &mut out);
         for (row, cells) in rows.iter().zip(&cells) {
             line(std::array::from_fn(|column| cells[column].as_str()), &mut out);
-            sentences(&row.links).iter().chain(&row.remarks).for_each(|sentence| write_indented(sentence, &mut out));
+            sentences(row).iter().chain(&row.remarks).for_each(|sentence| write_indented(sentence, &mut out));
         }
     }
     if hidden > 0 {
@@ -258,6 +268,7 @@ mod tests {
             symbols: None,
             backend,
             links,
+            architecture: Some(Architecture::X86_64),
             remarks,
         }
     }
@@ -290,14 +301,16 @@ mod tests {
     fn sockets_and_files_are_under_their_vm() {
         let vsock = Vsock { cid: 3, socket: "/run/v\x1bsock".into(), ports: vec![(8080, 80)] };
         let share = Share { path: "/srv/site".into(), is_read_only: true };
-        let links = Links { vsock: Some(vsock), share: Some(share) };
-        let rows = [Row { links, ..row(7, "web", Some(Backend::Kvm), "") }];
+        let links = Links { vsock: Some(vsock), share: Some(share), snapshots: None, disk: None };
+        let architecture = Some(Architecture::Aarch64);
+        let rows = [Row { links, architecture, ..row(7, "web", Some(Backend::Kvm), "") }];
         let text = table(&rows, 0);
         let under: Vec<&str> = text.lines().skip(2).map(str::trim).collect();
         let socket = "vsock: CID 3, by the unix socket /run/vsock, 127.0.0.1:8080 leads to its port 80";
-        assert_eq!(under, [socket, "files: /srv/site (read only)"]);
+        assert_eq!(under, ["processor: AArch64", socket, "files: /srv/site (read only)"]);
         let value: serde_json::Value = serde_json::from_str(&json(&rows, 0, &None).unwrap()).unwrap();
         let vm = &value["vms"][0];
+        assert_eq!(vm["architecture"], "aarch64");
         assert_eq!((&vm["vsock"]["cid"], &vm["vsock"]["ports"][0][1]), (&json!(3), &json!(80)));
         assert_eq!((&vm["share"]["path"], &vm["share"]["is_read_only"]), (&json!("/srv/site"), &json!(true)));
     }

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use glass_profiler_guests::files::HostFiles;
 use glass_profiler_guests::proc::has_ended;
 use glass_profiler_guests::systems::glasshouse::{self, Live};
 use glass_profiler_session::{Session, Sources, Tracing, Wish};
@@ -44,6 +43,9 @@ pub struct Args {
     #[arg(long, value_name = "GROUPS", value_parser = parse_groups, num_args = 0..=1, default_missing_value = "all",
         require_equals = true, conflicts_with_all = ["post_mortem", "domain"])]
     trace: Option<Groups>,
+    /// With --trace, record a guest that keeps no trace without one.
+    #[arg(long, requires = "trace")]
+    trace_if_kept: bool,
     /// With --trace, also calls of these functions: see `glass trace --functions`.
     #[arg(long, value_name = "PATTERN", requires = "trace")]
     functions: Vec<String>,
@@ -67,7 +69,7 @@ impl Args {
         output: PathBuf,
     ) -> Args {
         let GroupArgs { groups, functions, exclude } = wanted;
-        Args { target, duration, trace: Some(groups), functions, exclude, output, open: false }
+        Args { target, duration, trace: Some(groups), trace_if_kept: false, functions, exclude, output, open: false }
     }
 
     /// What is traced, if anything is.
@@ -141,11 +143,14 @@ fn record(
     let program = arguments.target.symbols.first().map(|file| file.path.as_path());
     let wanted = arguments.traced();
     let open = match &wanted {
-        Some(wanted) if !is_new => {
-            let guest = open_traced(&arguments.target.guest, program)?;
-            let settings = wanted.settings(&guest)?;
-            Some(Live::new(guest, settings)?)
-        }
+        Some(wanted) if !is_new => match open_traced(&arguments.target.guest, program) {
+            Ok(guest) => {
+                let settings = wanted.settings(&guest)?;
+                Some(Live::new(guest, settings)?)
+            }
+            Err(_) if arguments.trace_if_kept => None,
+            Err(error) => return Err(error),
+        },
         _ => None,
     };
     let starting = match (&wanted, arguments.target.command.first()) {
@@ -162,13 +167,16 @@ fn record(
         (None, None) => None,
     };
     let session = Session::announce(Sources { samples: Some(target.source.as_mut()), trace, guest: None })?;
-    // A process in its jail starts no program that would download debug information.
-    let files = if is_prisoner && target.is_remote { HostFiles::default() } else { output::host_files() };
+    let files = match is_prisoner && target.is_remote {
+        true => output::files_of_guest(target.opened.clone()),
+        false => output::host_files().with_opened(target.opened.clone()),
+    };
     // Its path may lead nowhere for this process by now.
     let file = output.file();
-    let recording =
-        output.into_recording(session.clocks(), &target.origin, files.with_opened(target.opened.clone()))?;
+    let recording = output.into_recording(session.clocks(), &target.origin, files)?;
     let running = session.start(recording)?;
+    // The mode of an agent.
+    let running = if arguments.target.leave_idle { running.unwatched() } else { running };
     let progress = Progress::start(&target.origin, arguments.duration, arguments.target.post_mortem.is_some());
     let ended = running.run(arguments.duration, |status| {
         progress.show(status);

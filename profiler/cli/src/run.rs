@@ -1,8 +1,10 @@
 //! `glass run`: boots a service as a VM, or starts it as a process.
 
+mod copies;
 mod devices;
 mod disk;
 mod escape;
+mod faults;
 mod firmware;
 mod helpers;
 mod options;
@@ -21,16 +23,18 @@ mod vm_console;
 mod vsock;
 mod xen;
 
-use crate::build::{Packages, Platform};
+use crate::build::{Packages, Platform, Target, check_target};
 use crate::console::{exit_code, say};
 use crate::trace::groups::{Groups, parse_groups};
 use anyhow::{Context, Result, bail};
+use glass_profiler_core::arch::Architecture;
 use glass_profiler_core::elf;
 use glass_profiler_guests::files::HostFile;
 use glass_profiler_guests::find::registry;
 use glass_vmm::Image;
 use memchr::memmem;
-use options::{Network, Port, Vmm, parse_ip, parse_ip6, parse_memory, parse_network, parse_port, parse_size};
+pub use options::parse_size;
+use options::{Network, Port, Vmm, parse_ip, parse_ip6, parse_memory, parse_network, parse_port};
 use restart::Delays;
 use rustix::process::Signal;
 use signals::Signals;
@@ -52,6 +56,9 @@ pub struct Args {
     /// Where to run it.
     #[arg(long, value_enum, default_value_t = Platform::Vm)]
     platform: Platform,
+    /// Processor of the VM; an image has its own.
+    #[arg(long, value_enum, default_value_t = Target::X86_64)]
+    target: Target,
     /// Forward TCP port HOST of 127.0.0.1 to port GUEST of the VM [default: the same number], on which the service listens, or to
     /// `vsock:PORT`; may be given several times. VMs only.
     #[arg(long, value_name = "HOST[:GUEST]", value_parser = parse_port)]
@@ -87,16 +94,16 @@ pub struct Args {
     /// With --trace: output file for the recording.
     #[arg(short, long, value_name = "FILE", default_value = "glass.pftrace")]
     output: PathBuf,
-    /// Network of the VM: `user` (connections of the host, by passt for our own VMM and by QEMU itself otherwise; needs no privileges), `none`, or
-    /// `tap=NAME` of an existing TAP device.
+    /// Network of the VM: `user` (its connections are those of this host's sockets; needs no privileges), `none`, or `tap=NAME` of an existing TAP
+    /// device.
     #[arg(long, help_heading = "Network", default_value = "user", value_parser = parse_network)]
     net: Network,
     /// Address of the VM: `dhcp` or `ADDRESS/PREFIX[,GATEWAY]` [default: an address of the user network; with a TAP device
     /// DHCP].
     #[arg(long, help_heading = "Network", value_parser = parse_ip)]
     ip: Option<String>,
-    /// IPv6 address of the VM: `auto` (from the network's routers; QEMU's user network is one and gives a VM
-    /// fec0::5054:ff:fe12:3456, passt has the prefix of a host with IPv6; connections lead out only), `off` or `ADDRESS/PREFIX[,GATEWAY]` [default: auto].
+    /// IPv6 address of the VM: `auto` (from the network's routers; the user network has none, QEMU's gives a VM
+    /// fec0::5054:ff:fe12:3456, and connections lead out only), `off` or `ADDRESS/PREFIX[,GATEWAY]` [default: auto].
     #[arg(long, help_heading = "Network", value_parser = parse_ip6)]
     ip6: Option<String>,
     /// Name servers of the VM [default: those of the DHCP server and of IPv6 routers; with the user network the host's].
@@ -109,8 +116,7 @@ pub struct Args {
     /// Without PATH, a VM gets a socket whose path is printed. A VM needs the program vhost-device-vsock
     #[arg(long, help_heading = "Network", value_name = "PATH", num_args = 0..=1, require_equals = true)]
     vsock: Option<Option<PathBuf>>,
-    /// What runs the VM: QEMU, or under KVM our own VMM, which boots sooner and has fewer devices; `auto` takes ours where it has what is wanted,
-    /// but QEMU for the user network.
+    /// What runs the VM: QEMU, or under KVM our own VMM, which boots sooner and has fewer devices; `auto` takes ours where it has what is wanted.
     #[arg(long, help_heading = "Virtual machine", value_enum, default_value_t = Vmm::Auto)]
     vmm: Vmm,
     /// Read and write the disk past the host's page cache. VMs only.
@@ -120,6 +126,15 @@ pub struct Args {
     #[arg(long, help_heading = "Virtual machine", requires = "disk", value_name = "SECONDS", default_value_t = DISK_TIMEOUT_DEFAULT,
         value_parser = clap::value_parser!(u32).range(1..))]
     disk_timeout: u32,
+    /// Record every write and flush of the disk in this file, for `glass powercut`. VMs only.
+    #[arg(long, help_heading = "Virtual machine", value_name = "LOG", requires = "disk", conflicts_with_all = ["restart", "print_command"])]
+    record_writes: Option<PathBuf>,
+    /// Greatest length of that file; then it ends, and the VM runs on.
+    #[arg(long, help_heading = "Virtual machine", value_name = "SIZE", requires = "record_writes", value_parser = parse_size,
+        default_value = crate::disk::LOG_BYTES_DEFAULT)]
+    record_limit: u64,
+    #[command(flatten)]
+    copies: copies::CopyOptions,
     #[command(flatten)]
     qemu: qemu_options::QemuOptions,
     #[command(flatten)]
@@ -155,9 +170,12 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
     if args.ranks.ranks.is_some() && args.app.is_none() {
         return ranks::run(&args);
     }
+    if let Some(from) = args.copies.from.take() {
+        return copies::run(args, &from);
+    }
     // Before the build, which takes time; and after it, because a C program changes the memory, and another process may have taken a port.
     check(&args)?;
-    let (program, name) = find_program(&args)?;
+    let (program, name) = find_program(&mut args)?;
     ranks::prepare_vm(&mut args, &program)?;
     check(&args)?;
     if let Some(disk) = &args.disk {
@@ -196,7 +214,9 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
 
 /// Refuses options that the platform cannot obey.
 fn check(args: &Args) -> Result<()> {
+    check_target(args.platform, args.target)?;
     match args.xen && args.platform == Platform::Vm {
+        true if args.target == Target::Aarch64 => bail!("a domain of Xen is for x86-64: leave out --xen"),
         true => xen::check(args),
         false if args.xen => bail!("a process is no domain of Xen: leave out --platform or --xen"),
         false => options::check(args),
@@ -204,7 +224,7 @@ fn check(args: &Args) -> Result<()> {
 }
 
 /// A path to a file is an image; anything else is a package to build.
-fn find_program(args: &Args) -> Result<(PathBuf, String)> {
+fn find_program(args: &mut Args) -> Result<(PathBuf, String)> {
     if let Some(app) = args.app.as_deref().filter(|app| app.contains('/') || Path::new(app).is_file()) {
         let path = Path::new(app);
         let mut magic = [0; 4];
@@ -213,17 +233,32 @@ fn find_program(args: &Args) -> Result<(PathBuf, String)> {
         if read < 4 || magic != *b"\x7fELF" {
             bail!("{} is no ELF file: give an image made by `glass build`, or a package's name", path.display());
         }
-        if args.platform == Platform::Vm && Image::open(path)?.entry.is_none() {
-            bail!(
-                "{} is a program, not an image that boots: give one made by `glass build`, or a package's name",
-                path.display()
-            );
+        if args.platform == Platform::Vm {
+            args.target = target_of(path)?;
         }
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         return Ok((path.to_owned(), name));
     }
     let package = Packages::find(args.app.as_slice())?;
-    Ok((package.build(args.platform)?.swap_remove(0), package.name().to_owned()))
+    Ok((package.build(args.platform, args.target)?.swap_remove(0), package.name().to_owned()))
+}
+
+/// The processor of an image.
+fn target_of(path: &Path) -> Result<Target> {
+    let file = HostFile::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let (target, is_image) = match elf::architecture_of(&file) {
+        Some(Architecture::Aarch64) => {
+            (Target::Aarch64, section_contains(path, ".note.glasshouse", glass_formats::NOTE_NAME.as_bytes())?)
+        }
+        _ => (Target::X86_64, Image::open(path)?.entry.is_some()),
+    };
+    if !is_image {
+        bail!(
+            "{} is a program, not an image that boots: give one made by `glass build`, or a package's name",
+            path.display()
+        );
+    }
+    Ok(target)
 }
 
 /// Whether a section of an ELF file contains these bytes.

@@ -2,19 +2,17 @@
 
 mod text;
 
-use std::path::PathBuf;
-
 use anyhow::{Context, Result, ensure};
 use glass_profiler_core::event::Event;
 use glass_profiler_core::files::FileSource;
 use glass_profiler_core::images::Images;
 use glass_profiler_core::linux::tasks::{Task, TaskState};
-use glass_profiler_guests::GuestProcesses;
-use glass_profiler_guests::files::HostFiles;
+use glass_profiler_core::names::printable;
 use glass_profiler_guests::systems::linux_guest::Stack;
 
 use crate::console::{self, say};
-use crate::linux::{LinuxArgs, torn};
+use crate::linux::{GuestFilesArgs, LinuxArgs, torn};
+use crate::record::output;
 use text::Writer;
 
 /// Prints the stack of each task of a Linux VM, in the kernel and in its process.
@@ -35,10 +33,8 @@ pub struct Args {
     /// Only this thread, by its ID in the guest's initial PID namespace.
     #[arg(long, value_name = "TID")]
     thread: Option<u32>,
-    /// Folder with the files of the guest (its root disk, mounted or unpacked): what the guest does not
-    /// have in memory of a program is read there, if it is of the same build.
-    #[arg(long, value_name = "DIR")]
-    guest_root: Option<PathBuf>,
+    #[command(flatten)]
+    files: GuestFilesArgs,
 }
 
 impl Args {
@@ -59,8 +55,7 @@ impl Args {
 
 /// Prints the stacks.
 pub fn run(arguments: &Args) -> Result<()> {
-    let processes = GuestProcesses { root: arguments.guest_root.clone(), without_names: false };
-    let (mut guest, opened) = arguments.guest.open(processes)?;
+    let (mut guest, opened) = arguments.guest.open(arguments.files.processes(false))?;
     let mut tasks = guest.tasks().context("the list of the guest's tasks cannot be read: repeat")?;
     tasks.tasks.retain(|task| arguments.is_wanted(task));
     tasks.tasks.sort_by_key(|task| (task.pid, task.tid != task.pid, task.tid));
@@ -70,7 +65,7 @@ pub fn run(arguments: &Args) -> Result<()> {
     if tasks.tasks.is_empty() {
         say!("glass: the guest has no {}", arguments.subject());
     }
-    let (mut files, mut images) = (HostFiles::default().with_opened(opened), Images::default());
+    let (mut files, mut images) = (output::files_of_guest(opened), Images::default());
     let mut writer = Writer::default();
     guest.announce(&mut |event| learn(&event, &mut images, &mut writer, &mut files));
     if !tasks.tasks.is_empty() {
@@ -90,6 +85,7 @@ pub fn run(arguments: &Args) -> Result<()> {
         }
         console::print(&writer.take())?;
     }
+    guest.remark().iter().for_each(|remark| say!("glass: {}", printable(remark)));
     if let Some(sentence) = torn(tasks.torn, tasks.left_out) {
         console::print(&(sentence + "\n"))?;
     }

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use glass_profiler_guests::backends::remote::Launcher;
-use glass_profiler_guests::{GuestProcesses, SymbolFile, parse_address};
+use glass_profiler_guests::{SymbolFile, parse_address};
 use glass_profiler_session::target::{self, Request, Subject, Target};
 
 use crate::arguments::parse_pid;
 use crate::console::say;
+use crate::linux::GuestFilesArgs;
 
 /// Highest rate that is tried.
 const RATE_HZ_MAX: i64 = 100_000;
@@ -47,7 +48,7 @@ pub struct TargetArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["pid", "name", "command", "backend"])]
     pub post_mortem: Option<PathBuf>,
     /// Xen domain to profile, by name or ID; run in dom0. Experimental.
-    #[arg(long, value_name = "NAME|ID", conflicts_with_all = ["pid", "name", "post_mortem", "command", "backend"])]
+    #[arg(long, value_name = "NAME|ID", conflicts_with_all = ["pid", "name", "post_mortem", "command", "backend", "guest_root", "guest_disk"])]
     pub domain: Option<String>,
     /// If the version of Xen is unknown, assume the data layout of the newest known one: names and stacks may be wrong.
     #[arg(long, requires = "domain")]
@@ -63,10 +64,8 @@ pub struct TargetArgs {
     /// Use symbols that do not match the VM's program, with a warning.
     #[arg(long, requires = "symbols")]
     pub force_symbols: bool,
-    /// Folder with the files of the Linux in the VM (its root disk, mounted or unpacked): what the guest does not
-    /// have in memory of a program is read there, if it is of the same build.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["command", "domain"])]
-    pub guest_root: Option<PathBuf>,
+    #[command(flatten)]
+    pub files: GuestFilesArgs,
     /// Leave out the names of the processes of the Linux in the VM, and the paths of its files.
     #[arg(long, conflicts_with_all = ["command", "domain"])]
     pub no_names: bool,
@@ -80,6 +79,9 @@ pub struct TargetArgs {
     /// Bytes of the stack to copy with a sample; deeper stacks are cut [default: 24 KiB for a VM, 28 KiB for a process].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(64..=63 << 10))]
     pub stack_bytes: Option<u32>,
+    /// Do not stop a vCPU that sleeps: its samples are idle and have no stack. A VM under TCG is stopped unless all its vCPUs sleep.
+    #[arg(long, conflicts_with_all = ["command", "post_mortem", "domain", "host"])]
+    pub leave_idle: bool,
     /// How to stop and read the guest.
     #[arg(long, value_enum, default_value_t = Backend::Auto, conflicts_with = "command")]
     pub backend: Backend,
@@ -90,7 +92,7 @@ pub struct TargetArgs {
     #[arg(long, conflicts_with_all = ["command", "post_mortem", "domain", "host"])]
     pub off_cpu: bool,
     /// Command to run and sample from its start.
-    #[arg(last = true)]
+    #[arg(last = true, conflicts_with_all = ["guest_root", "guest_disk"])]
     pub command: Vec<OsString>,
     /// The command may not use our terminal.
     #[arg(skip)]
@@ -152,8 +154,9 @@ pub fn find(arguments: &TargetArgs, launcher: Launcher) -> Result<Target> {
         rate_hz: arguments.rate,
         vcpus: arguments.vcpus.clone(),
         stack_bytes: arguments.stack_bytes,
+        leaves_sleepers: arguments.leave_idle,
         backend: arguments.backend.into(),
-        processes: GuestProcesses { root: arguments.guest_root.clone(), without_names: arguments.no_names },
+        processes: arguments.files.processes(arguments.no_names),
         with_host: arguments.host,
         off_cpu: arguments.off_cpu,
         launcher: Some(launcher),

@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use glass_formats::trace::Group;
 use glass_profiler_core::arch::Architecture;
+use glass_profiler_core::elf;
 use glass_profiler_core::event::Event;
 use glass_profiler_core::guest::{Guest, GuestId, GuestKind};
 use glass_profiler_core::model::Origin;
-use glass_profiler_guests::files::HostFiles;
+use glass_profiler_guests::files::{HostFile, HostFiles};
 use glass_profiler_guests::systems::glasshouse::{self, Guest as TracedGuest, Live, LiveCounts, LiveSettings, Start};
 use glass_profiler_guests::{Counts, Flow, GuestError, Source, SymbolFile, read_clocks};
 use glass_profiler_session::target;
@@ -176,13 +177,14 @@ fn live(arguments: &Args, mut output: Output, signals: &Signals) -> Result<()> {
     let (symbols, groups) = (arguments.symbols.as_deref(), arguments.wanted.groups());
     let (guest, child) = open_any(&arguments.guest, symbols, &arguments.command, groups, &signals.interrupted)?;
     let (pid, is_vm, title) = (guest.pid, guest.is_vm, guest.title.clone());
+    let recorded = traced_guest(is_vm, pid, &title, &guest.program);
     let settings = arguments.wanted.settings(&guest)?.of_command(child.is_some());
     let live = Live::new(guest, settings)?;
     output.commit();
     // What has the memory of the trace open needs no rights to read it.
     jail::enter_and_say();
     let origin = origin(arguments, title.clone(), "its own trace");
-    let guest = Some(traced_guest(is_vm, pid, &title));
+    let guest = Some(recorded);
     let session = Session::announce(Sources { guest, samples: None, trace: Some(Tracing::Open(Box::new(live))) })?;
     let file = output.into_recording(session.clocks(), &origin, HostFiles::default())?;
     let running = session.start(file)?;
@@ -209,10 +211,15 @@ fn live(arguments: &Args, mut output: Output, signals: &Signals) -> Result<()> {
     Ok(outcome.result()?)
 }
 
-/// The guest of a recording that only traces it.
-pub(crate) fn traced_guest(is_vm: bool, pid: u32, name: &str) -> Guest {
+/// The guest of a recording that only traces it; `program` is what it runs.
+pub(crate) fn traced_guest(is_vm: bool, pid: u32, name: &str, program: &Path) -> Guest {
     let kind = if is_vm { GuestKind::Vm { vmm: pid } } else { GuestKind::Process { pid } };
-    Guest { id: GuestId(0), kind, name: name.to_owned(), architecture: Architecture::X86_64 }
+    Guest { id: GuestId(0), kind, name: name.to_owned(), architecture: architecture_of(program) }
+}
+
+/// The processor that a program is for; the default where that cannot be read.
+fn architecture_of(program: &Path) -> Architecture {
+    HostFile::open(program).ok().and_then(|file| elf::architecture_of(&file)).unwrap_or_default()
 }
 
 /// Prints what a recording holds.
@@ -229,6 +236,7 @@ fn summary(arguments: &Args, written: &Written, elapsed: Duration, traced: Optio
 fn snapshot(arguments: &Args, mut output: Output) -> Result<()> {
     let guest = open(&arguments.guest, arguments.symbols.as_deref())?;
     let (pid, is_vm, title) = (guest.pid, guest.is_vm, guest.title.clone());
+    let recorded = traced_guest(is_vm, pid, &title, &guest.program);
     let settings = LiveSettings { groups: None, functions: None, start: Start::Oldest, groups_after: None };
     let mut live = Live::new(guest, settings)?;
     output.commit();
@@ -250,11 +258,10 @@ fn snapshot(arguments: &Args, mut output: Output) -> Result<()> {
             Groups(counts.groups).names()
         );
     }
-    let guest = traced_guest(is_vm, pid, &title);
     let origin = origin(arguments, title, "its own trace, a snapshot");
     let cannot = || output::cannot_go_on(&arguments.output);
     let mut feed = Feed::start(output.into_recording(clocks, &origin, HostFiles::default())?)?;
-    feed.event(Event::Guest(guest));
+    feed.event(Event::Guest(recorded));
     kept.into_iter().for_each(|event| feed.event(event));
     let elapsed = start.elapsed();
     let end_ns = clocks.monotonic_ns + elapsed.as_nanos() as u64;
@@ -269,7 +276,8 @@ fn post_mortem(arguments: &Args, file: &Path, mut output: Output) -> Result<()> 
     let mut dump = glasshouse::open_dump(file, arguments.symbols.as_deref(), jail::enter_and_say)?;
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let origin = origin(arguments, format!("{name} (dump)"), "its own trace, from a file");
-    let guest = Guest { id: GuestId(0), kind: GuestKind::File, name, architecture: Architecture::X86_64 };
+    let architecture = arguments.symbols.as_deref().map(architecture_of).unwrap_or_default();
+    let guest = Guest { id: GuestId(0), kind: GuestKind::File, name, architecture };
     let sources = Sources { samples: Some(&mut dump), trace: None, guest: Some(guest) };
     let session = Session::announce(sources)?;
     let file = output.into_recording(session.clocks(), &origin, HostFiles::default())?;

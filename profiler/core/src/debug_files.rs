@@ -45,7 +45,8 @@ pub(crate) fn find(
         Some(found) if !build_id.is_empty() => found == build_id,
         _ => link.is_some_and(|(_, checksum)| crc32(file, &account) == Some(checksum)),
     };
-    for candidate in paths(path, build_id, link.map(|(name, _)| name)) {
+    let own = by_build_id(build_id, files.debug_folders());
+    for candidate in own.into_iter().chain(paths(path, link.map(|(name, _)| name))) {
         for inside in process.map(Some).into_iter().chain([None]) {
             let Some(file) = load(&candidate, inside, files) else { continue };
             let Ok(symbols) = read_for(&candidate, path, &*file, process, files) else { continue };
@@ -109,17 +110,20 @@ fn shared_part(
     if shared.is_empty() || is_no_id {
         return None;
     }
-    let by_path = match (shared.starts_with('/'), path.rsplit_once('/')) {
-        (true, _) => Some(shared.to_owned()),
-        (false, Some((folder, _))) => Some(format!("{folder}/{shared}")),
-        (false, None) => None,
+    let by_path: Vec<String> = match (shared.starts_with('/'), path.rsplit_once('/')) {
+        (true, _) => {
+            let folders = files.debug_folders().iter().map(|folder| format!("{folder}{shared}"));
+            folders.chain([shared.to_owned()]).collect()
+        }
+        (false, Some((folder, _))) => vec![format!("{folder}/{shared}")],
+        (false, None) => Vec::new(),
     };
     let account = files.budget().account();
     let is_it = |file: &dyn ReadAt| {
         let parts = Parts::of(file, &account);
         parse_elf(&parts).is_ok_and(|file| file.build_id() == Ok(Some(build_id)))
     };
-    for candidate in by_path.into_iter().chain([by_build_id(build_id)]) {
+    for candidate in by_path.into_iter().chain(by_build_id(build_id, files.debug_folders())) {
         let found = process.map(Some).into_iter().chain([None]).find_map(|inside| load(&candidate, inside, files));
         if let Some(file) = found.filter(|file| is_it(&**file)) {
             return Some(file);
@@ -128,10 +132,18 @@ fn shared_part(
     files.fetch_debug_file(build_id).filter(|file| is_it(&**file))
 }
 
-/// Where distributions keep the debug information of a build id. It has at least [`BUILD_ID_BYTES_MIN`] bytes.
-fn by_build_id(build_id: &[u8]) -> String {
+/// Where the debug information of a build id may be: in folders of the user, which are like [`ROOT`], have a package with that unpacked in them, or
+/// are like its `.build-id`; then where distributions keep it.
+fn by_build_id(build_id: &[u8], folders: &[String]) -> Vec<String> {
+    if build_id.len() < BUILD_ID_BYTES_MIN {
+        return Vec::new();
+    }
     let digits: String = build_id.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{ROOT}/.build-id/{}/{}.debug", &digits[..2], &digits[2..])
+    let name = format!("{}/{}.debug", &digits[..2], &digits[2..]);
+    let of_folder = |folder: &String| {
+        ["/.build-id", &format!("{ROOT}/.build-id"), ""].map(|inside| format!("{folder}{inside}/{name}"))
+    };
+    folders.iter().flat_map(of_folder).chain([format!("{ROOT}/.build-id/{name}")]).collect()
 }
 
 /// The functions that a stripped program names in a table of its own (`.gnu_debugdata`, "MiniDebugInfo"): those that are
@@ -155,12 +167,9 @@ pub(crate) fn embedded(program: &dyn ReadAt, budget: &Budget) -> Option<Symbols>
     Symbols::read_with(&bytes, budget.account(), &mut |_, _| None).ok()
 }
 
-/// Where the debug file of a program may be, the surest first (GDB manual, "Debugging Information in Separate Files").
-fn paths(path: &str, build_id: &[u8], link: Option<&str>) -> Vec<String> {
+/// Where the debug file of a program may be by its name, the surest first (GDB manual, "Debugging Information in Separate Files").
+fn paths(path: &str, link: Option<&str>) -> Vec<String> {
     let mut paths = Vec::new();
-    if build_id.len() >= BUILD_ID_BYTES_MIN {
-        paths.push(by_build_id(build_id));
-    }
     let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
     // A name, not a way to somewhere else.
     if let Some(name) = link.filter(|name| !name.is_empty() && !name.contains('/') && path.starts_with('/')) {
@@ -201,15 +210,18 @@ mod tests {
 
     #[test]
     fn where_a_debug_file_may_be() {
+        let expected = ["/usr/bin/app.debug", "/usr/bin/.debug/app.debug", "/usr/lib/debug/usr/bin/app.debug"];
+        assert_eq!(paths("/usr/bin/app", Some("app.debug")), expected);
+        assert_eq!(paths("/usr/bin/app", Some("../../etc/shadow")), [""; 0]);
+        assert_eq!(paths("/usr/bin/app", Some("app"))[0], "/usr/bin/.debug/app", "not itself");
+        assert_eq!(paths("[vdso]", Some("linux")), [""; 0]);
         let expected = [
+            "/a/.build-id/ab/cdef.debug",
+            "/a/usr/lib/debug/.build-id/ab/cdef.debug",
+            "/a/ab/cdef.debug",
             "/usr/lib/debug/.build-id/ab/cdef.debug",
-            "/usr/bin/app.debug",
-            "/usr/bin/.debug/app.debug",
-            "/usr/lib/debug/usr/bin/app.debug",
         ];
-        assert_eq!(paths("/usr/bin/app", &[0xab, 0xcd, 0xef], Some("app.debug")), expected);
-        assert_eq!(paths("/usr/bin/app", &[], Some("../../etc/shadow")), [""; 0]);
-        assert_eq!(paths("/usr/bin/app", &[7], Some("app"))[0], "/usr/bin/.debug/app", "not itself");
-        assert_eq!(paths("[vdso]", &[], Some("linux")), [""; 0]);
+        assert_eq!(by_build_id(&[0xab, 0xcd, 0xef], &["/a".to_owned()]), expected);
+        assert_eq!(by_build_id(&[7], &["/a".to_owned()]), [""; 0]);
     }
 }

@@ -14,6 +14,7 @@ use object::read::elf::{FileHeader, NoteIterator, ProgramHeader};
 use object::read::{CompressionFormat, ReadRef};
 use object::{Endianness, Object, ObjectSection};
 
+use crate::arch::Architecture;
 use crate::budget::{Account, Over};
 
 /// Why a file cannot be used.
@@ -21,7 +22,7 @@ use crate::budget::{Account, Over};
 pub enum ImageError {
     /// It does not start as an ELF file does.
     NotElf,
-    /// It is for another kind of processor; only x86-64 is known.
+    /// It is for another kind of processor; x86-64 and AArch64 are known.
     WrongMachine,
     /// It contradicts itself.
     Damaged(String),
@@ -45,7 +46,7 @@ impl fmt::Display for ImageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ImageError::NotElf => write!(f, "is not an ELF file"),
-            ImageError::WrongMachine => write!(f, "is an ELF file, but not for x86-64"),
+            ImageError::WrongMachine => write!(f, "is an ELF file, but neither for x86-64 nor for AArch64"),
             ImageError::Damaged(why) => write!(f, "is a damaged ELF file ({why})"),
             ImageError::Absent => write!(f, "is not there"),
             ImageError::TooMuch(over) => write!(f, "is left out: {over}"),
@@ -393,7 +394,7 @@ pub(crate) fn parse_elf<'a>(parts: &'a Parts<'a>) -> Result<Elf<'a>, ImageError>
         parsed => parsed,
     };
     let file = file.map_err(|error| parts.error(error.into()))?;
-    if file.architecture() != object::Architecture::X86_64 {
+    if !matches!(file.architecture(), object::Architecture::X86_64 | object::Architecture::Aarch64) {
         return Err(ImageError::WrongMachine);
     }
     // Read at once: one name after the other would take a system call each.
@@ -403,6 +404,25 @@ pub(crate) fn parse_elf<'a>(parts: &'a Parts<'a>) -> Result<Elf<'a>, ImageError>
         }
     }
     Ok(file)
+}
+
+/// The processor that a file is for, if it begins as an ELF file for one that is known.
+pub fn architecture_of(file: &dyn ReadAt) -> Option<Architecture> {
+    let mut bytes = [0; size_of::<FileHeader64<Endianness>>()];
+    let header = file.read_at(0, &mut bytes).then(|| FileHeader64::<Endianness>::parse(&bytes[..]).ok())??;
+    match header.e_machine(header.endian().ok()?) {
+        object::elf::EM_X86_64 => Some(Architecture::X86_64),
+        object::elf::EM_AARCH64 => Some(Architecture::Aarch64),
+        _ => None,
+    }
+}
+
+/// The processor that a file is for, of those that [`parse_elf`] accepts.
+pub(crate) fn architecture(file: &Elf<'_>) -> Architecture {
+    match file.architecture() {
+        object::Architecture::Aarch64 => Architecture::Aarch64,
+        _ => Architecture::X86_64,
+    }
 }
 
 /// The GNU build id of an ELF file, if it has one and its headers can be read.

@@ -35,6 +35,11 @@ pub trait FileSource {
         Ok(Box::new(Cursor::new(whole)))
     }
 
+    /// Folders that the user names, with debug information as `/usr/lib/debug` has it.
+    fn debug_folders(&self) -> &[String] {
+        &[]
+    }
+
     /// What opens files later, when an address is looked up, as [`load`](FileSource::load) and [`load_inside`](FileSource::load_inside)
     /// do. Without it debug information that is in files of its own (`.dwo`, `.dwp`) is not read.
     fn opener(&self) -> Option<Box<dyn Opener>> {

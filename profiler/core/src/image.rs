@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol};
 
+use crate::arch::Architecture;
 use crate::arch::x86_64::orc::OrcTable;
 use crate::budget::Account;
 use crate::cfi::Frames;
-use crate::elf::{Elf, ImageError, Parts, ReadAt, build_id, parse_elf};
+use crate::elf::{Elf, ImageError, Parts, ReadAt, architecture, build_id, parse_elf};
 use crate::map::SymbolMap;
 use crate::relocatable::{self, Layout};
 
@@ -36,6 +37,9 @@ const ROOTS: [&str; 16] = [
     "runtime.mstart.abi0",
     "runtime.mcall",
 ];
+
+/// Those of a kernel of which there is a map alone: what a process enters of a Linux of AArch64, before that has a frame record.
+const ROOTS_OF_KERNEL: [&str; 4] = ["vectors", "el0t_64_sync", "el0t_64_irq", "el0t_32_sync"];
 
 /// Functions of Go that call another one on another stack than that on which they were called: the thread's instead of the goroutine's, or
 /// the other way round. The tables describe neither.
@@ -80,6 +84,8 @@ enum Code {
 /// What unwinding and identification need of an ELF file.
 #[derive(Debug, Clone)]
 pub struct Image {
+    /// The processor that its code is for.
+    pub architecture: Architecture,
     /// The GNU build id.
     pub build_id: Option<Vec<u8>>,
     /// Where the loaded image keeps its build id: address and bytes. `None` if the note is not loaded.
@@ -95,6 +101,8 @@ pub struct Image {
     /// The addresses of a program of which only a map is known.
     mapped: Option<Range<u64>>,
     pub(crate) orc: Option<Arc<OrcTable>>,
+    /// A frame pointer with its lowest bit set is where registers were saved by an interrupt or a system call, as Linux encodes it.
+    pub(crate) encodes_registers: bool,
     /// Where code is read that is not in memory.
     file: Option<OpenFile>,
     /// Holds what the tables take.
@@ -189,6 +197,7 @@ impl Image {
             Err(error) => (Frames::default(), Some(error)),
         };
         Ok(Image {
+            architecture: architecture(&file),
             build_id,
             build_id_address,
             segments,
@@ -199,6 +208,7 @@ impl Image {
             symbols,
             mapped: None,
             orc: None,
+            encodes_registers: false,
             file: None,
             _account: Some(account),
         })
@@ -220,16 +230,18 @@ impl Image {
     /// The image of a program at `range`, from a map: it contains the root functions. `orc` unwinds it, if there are such tables.
     pub fn of_map(map: &SymbolMap, range: Range<u64>, orc: Option<Arc<OrcTable>>) -> Image {
         Image {
+            architecture: Architecture::X86_64,
             build_id: None,
             build_id_address: None,
             segments: Vec::new(),
             frames: Frames::default(),
             without_tables: None,
-            roots: map.functions(&ROOTS),
+            roots: [map.functions(&ROOTS), map.functions(&ROOTS_OF_KERNEL)].concat(),
             switches: map.functions(&SWITCHES),
             symbols: Vec::new(),
             mapped: Some(range),
             orc,
+            encodes_registers: false,
             file: None,
             _account: None,
         }
@@ -247,6 +259,16 @@ impl Image {
     #[must_use]
     pub fn with_orc(mut self, orc: Arc<OrcTable>) -> Image {
         self.orc = Some(orc);
+        self
+    }
+
+    /// The image of a kernel whose functions keep the frame pointer, with its code: where that starts, and its bytes.
+    #[must_use]
+    pub fn with_frame_pointers(mut self, (address, code): (u64, Arc<[u8]>)) -> Image {
+        let bytes = code.len() as u64;
+        self.segments =
+            vec![Segment { file: 0..bytes, address, memory_bytes: bytes, code: Some(Code::InMemory(code)) }];
+        self.encodes_registers = true;
         self
     }
 

@@ -435,6 +435,7 @@ impl Images {
         let memory = StackMemory(&segment.stack);
         match segment.registers {
             Registers::X86_64(registers) => skid::unwind(&space.code, &mut self.cache, registers, memory, skid),
+            Registers::Aarch64(registers) => skid::unwind(&space.code, &mut self.cache, registers, memory, skid),
         }
     }
 
@@ -486,6 +487,14 @@ impl Images {
     /// What an image without any name has: the addresses where its functions begin.
     pub fn nameless(&self, index: u32) -> Names {
         let image = self.loaded.get(index as usize).and_then(|loaded| loaded.image.clone());
-        Names::Symbols { symbols: Vec::new(), image, path: String::new() }
+        Names::Symbols { symbols: Vec::new(), image, path: String::new(), sources: Vec::new() }
+    }
+
+    /// Whether an image is a program in a guest whose names may be from several places.
+    pub(crate) fn is_of_guest(&self, index: u32) -> bool {
+        let names = self.loaded.get(index as usize).map(|loaded| &loaded.names);
+        names.is_some_and(|names| {
+            names.iter().any(|from| matches!(from, NamesFrom::OfGuest(..) | NamesFrom::PerfMap(..)))
+        })
     }
 }

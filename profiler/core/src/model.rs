@@ -42,6 +42,8 @@ pub struct Profile {
     /// Warnings, one sentence each: a cut file, a
     /// symbol file of another build, many broken stacks.
     pub warnings: Vec<String>,
+    /// How many frames of a guest's processes have their names from where: a phrase for display, and their number.
+    pub named: Vec<(String, u64)>,
     /// Of a recording with a side of the host that is in a [view](crate::view): that side. `None` as it was recorded, and of others.
     pub host: Option<HostSide>,
     /// The processes or threads that it was restricted to, and what was left out. `None` as it was recorded.
@@ -69,6 +71,12 @@ pub struct Only {
     pub unknown: u64,
 }
 
+/// The backend of a recording whose samples are page faults of a copy of a VM.
+pub const PAGE_FAULTS: &str =
+    "page faults: a sample is the first read of a page of 4 KiB, or the first write to it; the copy stood for each";
+/// Bytes of such a page.
+pub const FAULT_BYTES: u64 = 4096;
+
 /// The origin of a recording.
 #[derive(Debug, Clone, Default)]
 pub struct Origin {
@@ -88,6 +96,14 @@ pub struct Origin {
     pub rate_hz: u32,
     /// Version of the program that recorded.
     pub recorder: String,
+}
+
+impl Origin {
+    /// Whether a sample is a page fault, and no moment in time.
+    #[must_use]
+    pub fn has_page_faults(&self) -> bool {
+        self.backend == PAGE_FAULTS
+    }
 }
 
 /// The profiler overhead, and losses.

@@ -2,7 +2,7 @@
 //! no single file describes: a kernel's map with tables in its memory, a stripped image with a map.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::elf::ReadAt;
 use crate::image::Image;
@@ -17,6 +17,64 @@ pub enum NamesFrom {
     Map(Arc<SymbolMap>),
     /// An ELF file that is open.
     Opened(OpenedFile),
+    /// The same, of a program in a guest, and where it is from.
+    OfGuest(OpenedFile, NameSource),
+    /// What a process of a guest, with this process ID, wrote of the code that it generates.
+    PerfMap(PerfMap, u32),
+}
+
+/// A perf map (`/tmp/perf-PID.map`) as far as it was read; the process may write more.
+#[derive(Debug, Clone, Default)]
+pub struct PerfMap(Arc<Mutex<Vec<u8>>>);
+
+impl PerfMap {
+    /// It has these lines now.
+    pub fn set(&self, bytes: Vec<u8>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = bytes;
+    }
+
+    /// How many bytes were read.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// What was read.
+    pub(crate) fn lines(&self) -> Vec<u8> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Where the name of a frame of a guest's process is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NameSource {
+    /// A file of debug information, by its build id.
+    DebugFile,
+    /// The VM's disk.
+    Disk,
+    /// The folder that the user gave.
+    Folder,
+    /// What the guest has in memory.
+    Memory,
+    /// What the process wrote of code that it generated.
+    PerfMap,
+    /// It has none.
+    Nothing,
+}
+
+impl NameSource {
+    /// For display, behind a number of frames.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            NameSource::DebugFile => "by debug information",
+            NameSource::Disk => "by the VM's disk",
+            NameSource::Folder => "by --guest-root",
+            NameSource::Memory => "by the guest's memory",
+            NameSource::PerfMap => "by perf maps",
+            NameSource::Nothing => "without a name",
+        }
+    }
 }
 
 /// A file that is open, from wherever it is.

@@ -12,14 +12,15 @@ use crate::files::FileSource;
 use crate::guest::{GuestId, SpaceId, ThreadId};
 use crate::images::{Images, JoinedStack, MappedFile, Part};
 use crate::model::{Cost, Distribution, Losses, Origin, StackEnd, State};
+use crate::program::NameSource;
 use crate::recording::{Clocks, ImageId, SampleRecord, TrackRecord, Writer, is_plain};
 use crate::unwind::CallAddress;
 
 /// Maximum of distinct frames, and of distinct stacks, in memory. Beyond it, all are dropped and written again when they
 /// occur again: the file grows then, and not the memory.
 const INTERNED_MAX: usize = 1 << 20;
-/// From so many samples on, a file without any of them is reported.
-const SAMPLES_ENOUGH: u64 = 20;
+/// From so many samples with a stack on, a file without any of them is reported.
+const STACKS_ENOUGH: u64 = 20;
 
 /// Counters of the recorder.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -41,6 +42,9 @@ struct WrittenImage {
     iid: Option<u64>,
     /// Linked addresses that stacks contain.
     addresses: BTreeSet<u64>,
+    /// How many frames of samples they were, if it is a program in a guest.
+    frames: BTreeMap<u64, u64>,
+    is_of_guest: bool,
 }
 
 /// The wait of a track, as its sample was written.
@@ -77,6 +81,8 @@ pub struct Recorder<W> {
     waits: HashMap<u32, KeptWait>,
     pauses: Durations,
     progress: Progress,
+    /// Samples with a stack.
+    stacks: u64,
     first_ns: u64,
     last_ns: u64,
 }
@@ -100,6 +106,7 @@ impl<W: Write> Recorder<W> {
             waits: HashMap::new(),
             pauses: Durations::default(),
             progress: Progress::default(),
+            stacks: 0,
             first_ns: clocks.monotonic_ns,
             last_ns: clocks.monotonic_ns,
         })
@@ -204,6 +211,7 @@ impl<W: Write> Recorder<W> {
             }
         }
         let callstack = if calls.is_empty() { None } else { Some(self.callstack(&calls)?) };
+        self.stacks += u64::from(callstack.is_some());
         self.writer.sample(&SampleRecord {
             time_ns: sample.time_ns,
             track,
@@ -256,6 +264,12 @@ impl<W: Write> Recorder<W> {
         for call in calls.iter().rev() {
             frames.push(self.frame(*call)?);
         }
+        for call in calls {
+            let image = call.image.and_then(|index| self.written.get_mut(&index)).filter(|image| image.is_of_guest);
+            if let Some(image) = image {
+                *image.frames.entry(call.address).or_default() += 1;
+            }
+        }
         let [high, low] = self.fingerprints.each_ref().map(|state| u128::from(state.hash_one(&frames)));
         let fingerprint = high << 64 | low;
         if let Some(iid) = self.callstacks.get(&fingerprint) {
@@ -277,7 +291,9 @@ impl<W: Write> Recorder<W> {
         if let Some(index) = call.image
             && let Some(file) = self.images.file(index)
         {
+            let is_of_guest = self.images.is_of_guest(index);
             let written = self.written.entry(index).or_default();
+            written.is_of_guest = is_of_guest;
             written.addresses.insert(call.address);
             image_iid = Some(match written.iid {
                 Some(iid) => iid,
@@ -333,11 +349,12 @@ impl<W: Write> Recorder<W> {
         files: &mut dyn FileSource,
         profiler_cpu_ns: impl FnOnce() -> u64,
     ) -> io::Result<(Cost, W)> {
-        if self.progress.samples_taken >= SAMPLES_ENOUGH {
+        if self.stacks >= STACKS_ENOUGH {
             let elsewhere = self.frames.keys().filter(|call| call.image.is_none()).map(|call| call.address).min();
             let unseen = self.images.unseen(|index| self.written.contains_key(&index), elsewhere);
             unseen.iter().try_for_each(|warning| self.writer.warning(warning))?;
         }
+        let mut named: BTreeMap<NameSource, u64> = BTreeMap::new();
         for (index, written) in std::mem::take(&mut self.written) {
             let Some(file) = self.images.file(index) else { continue };
             let names = match self.images.names(index, files) {
@@ -347,12 +364,19 @@ impl<W: Write> Recorder<W> {
                     self.images.nameless(index)
                 }
             };
-            let named: Vec<_> = written.addresses.iter().map(|address| (*address, names.locate(*address))).collect();
-            self.writer.symbols(&image_id(file), end_ns, &named)?;
+            for (address, frames) in &written.frames {
+                *named.entry(names.source(*address)).or_default() += frames;
+            }
+            let functions: Vec<_> =
+                written.addresses.iter().map(|address| (*address, names.locate(*address))).collect();
+            self.writer.symbols(&image_id(file), end_ns, &functions)?;
             for address in &written.addresses {
                 self.writer.changes(written.iid, *address, &names.changes(*address))?;
             }
             names.warnings(&written.addresses).iter().try_for_each(|warning| self.writer.warning(warning))?;
+        }
+        if !named.is_empty() {
+            self.writer.named(named.into_iter().map(|(source, frames)| (source.text(), frames)))?;
         }
         let mut cost = self.complete_cost(cost);
         cost.profiler_cpu_ns = profiler_cpu_ns();

@@ -233,6 +233,7 @@ impl<'a> Maker<'a> {
             segments: Vec::new(),
             samples,
             warnings,
+            named: profile.named.clone(),
             only: profile.only.clone(),
             host: Some(HostSide { view: self.view, apart: Distribution::of(&mut distances), ends }),
         };

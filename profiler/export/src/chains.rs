@@ -8,11 +8,11 @@ use glass_profiler_core::identity::{ProcessTracks, by_track, processes};
 use glass_profiler_core::model::{Only, Profile, Sample, State};
 use glass_profiler_core::names::printable;
 use glass_profiler_core::recording::{Place, Recording};
-use glass_profiler_core::threads::{SampledThreads, Subject};
+use glass_profiler_core::threads::{SampledThread, SampledThreads, Subject};
 use glass_profiler_core::tree::{Broken, Kind};
 use glass_profiler_core::view::{Layer, View};
 
-use crate::States;
+use crate::{Labels, States};
 
 /// A function in a stack, or a root of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +56,13 @@ pub(crate) struct Series {
     pub thread: Option<usize>,
     /// Indices into the profile's samples, in order of time.
     pub samples: Vec<u32>,
+}
+
+/// The value of a label of samples.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Label {
+    Text(String),
+    Number(u64),
 }
 
 /// All steps of a profile: first its frames, then our roots.
@@ -213,6 +220,58 @@ impl<'a> Chains<'a> {
         }
         series.extend(of_threads.into_values());
         series
+    }
+
+    /// Which thread of which process, or which vCPU, as readers of profiles of Linux name it. Of a thread of a guest also its vCPU.
+    pub fn labels(&self, track: u32, thread: Option<usize>, wanted: Labels) -> Vec<(&'static str, Label)> {
+        let of_thread = thread.map(|thread| {
+            let SampledThread { process, name, tid } = &self.threads.threads[thread];
+            (&self.threads.processes[*process], name, *tid)
+        });
+        match wanted {
+            Labels::None => return Vec::new(),
+            Labels::Process => {
+                let process = of_thread.map(|(process, _, _)| ("guest_process", Label::Text(process.name.clone())));
+                return process.into_iter().collect();
+            }
+            Labels::All => {}
+        }
+        let (text, number) = (|text: &str| Label::Text(text.to_owned()), |number: u32| Label::Number(number.into()));
+        let (name, id) = (self.track_name(track), self.profile.tracks.get(track as usize).map_or(0, |track| track.id));
+        match (of_thread, self.process(track)) {
+            (Some((process, thread, tid)), _) => vec![
+                ("thread", text(thread)),
+                ("process", text(&process.name)),
+                ("pid", number(process.pid)),
+                ("tid", number(tid)),
+                ("vcpu", Label::Text(name)),
+            ],
+            (None, None) => vec![("thread", Label::Text(name)), ("thread_id", Label::Number(id))],
+            (None, Some(process)) => vec![
+                ("thread", Label::Text(name)),
+                ("process", text(&process.name)),
+                ("pid", number(process.pid)),
+                ("tid", Label::Number(id)),
+            ],
+        }
+    }
+
+    /// The labels of a group that are not of its thread: its state, if it is not running, and whose code it is.
+    pub fn labels_of_code(&self, group: Group) -> Vec<(&'static str, Label)> {
+        let text = |text: &str| Label::Text(text.to_owned());
+        let state = (group.state() != State::Running).then(|| ("state", text(group.state().word())));
+        let innermost = self.chain(group.stack, group.state()).last();
+        let layer = innermost.and_then(|step| self.steps[step as usize].layer);
+        state.into_iter().chain(layer.map(|layer| ("mode", text(layer.word())))).collect()
+    }
+
+    /// The places of a stack, innermost first: each is a function and those that were inlined into it, outermost first.
+    pub fn places(&self, stack: u32, state: State) -> Vec<Vec<u32>> {
+        let steps: Vec<u32> = self.chain(stack, state).collect();
+        let is_first = |step: &u32| !self.steps[*step as usize].inlined;
+        let mut places: Vec<Vec<u32>> = steps.chunk_by(|_, next| !is_first(next)).map(<[u32]>::to_vec).collect();
+        places.reverse();
+        places
     }
 
     /// The name of a series, with those of its process.

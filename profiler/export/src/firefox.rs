@@ -60,18 +60,19 @@ impl Strings {
     }
 }
 
-pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn write(recording: &Recording, options: Options<'_>, output: &mut dyn Write) -> io::Result<()> {
     let chains = Chains::new(recording).by_vcpu(options.by_vcpu);
     let mut strings = Strings::default();
     output.write_all(b"{\"meta\":")?;
     meta(&chains, output)?;
     output.write_all(b",\"libs\":")?;
+    let architecture = recording.profile.guests.first().map(|guest| guest.architecture).unwrap_or_default();
     json::list(output, &recording.images, |output, image| {
         let name = image.path.rsplit('/').next().unwrap_or_default();
         let hex: String = image.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
         let code_id = if hex.is_empty() { serde_json::Value::Null } else { hex.as_str().into() };
         let lib = serde_json::json!({
-            "arch": "x86_64", "name": name, "path": image.path, "debugName": name, "debugPath": image.path,
+            "arch": architecture.name(), "name": name, "path": image.path, "debugName": name, "debugPath": image.path,
             "breakpadId": breakpad_id(&image.build_id), "codeId": code_id,
         });
         write!(output, "{lib}")

@@ -13,7 +13,7 @@ use glass_profiler_core::view::Layer;
 use crate::Options;
 use crate::chains::{Chains, Step};
 
-pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn write(recording: &Recording, options: Options<'_>, output: &mut dyn Write) -> io::Result<()> {
     let chains = Chains::new(recording);
     let by_layer = chains.is_by_layer();
     let names = chains.steps.iter().map(|step| name(step, options.lines) + if by_layer { mark(step) } else { "" });

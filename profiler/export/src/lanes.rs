@@ -21,6 +21,7 @@ use glass_profiler_core::trace::model::{Task, Trace, Value};
 pub(crate) use flows::{Place, Step};
 pub(crate) use lane::Lane;
 pub(crate) use nest::Nest;
+pub(crate) use spans::level;
 
 /// The description of a track before its first use.
 #[derive(Debug, Clone, PartialEq)]
@@ -138,7 +139,7 @@ fn core_name(trace: &Trace, core: u32) -> String {
 }
 
 /// "connection #4".
-fn task_name(trace: &Trace, task: u32) -> String {
+pub(crate) fn task_name(trace: &Trace, task: u32) -> String {
     match trace.tasks.get(task as usize) {
         Some(Task { number, name: 0, .. }) => format!("task #{number}"),
         Some(Task { number, name, .. }) => format!("{} #{number}", printable(trace.name(*name))),

@@ -23,15 +23,18 @@ mod folded;
 mod json;
 mod lanes;
 pub mod mirage;
+mod otlp;
 mod perfetto;
 mod pprof;
 mod speedscope;
 mod svg;
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::io::{self, Write};
 
 use glass_profiler_core::recording::{Place, Recording};
+use glass_profiler_core::threads::SampledThreads;
 use glass_profiler_core::view::View;
 
 /// The formats of exports.
@@ -53,11 +56,15 @@ pub enum Format {
     Chrome,
     /// The guest's trace, event by event: a folder, which [`ctf::write`] fills.
     Ctf,
+    /// Samples for a collector of OpenTelemetry. The format is experimental.
+    OtlpProfiles,
+    /// Spans of the guest's trace for a collector of OpenTelemetry.
+    OtlpTraces,
 }
 
 impl Format {
     /// All of them.
-    pub const ALL: [Format; 8] = [
+    pub const ALL: [Format; 10] = [
         Format::Folded,
         Format::Pprof,
         Format::Firefox,
@@ -66,6 +73,8 @@ impl Format {
         Format::Perfetto,
         Format::Chrome,
         Format::Ctf,
+        Format::OtlpProfiles,
+        Format::OtlpTraces,
     ];
 
     /// Its name on the command line.
@@ -79,6 +88,8 @@ impl Format {
             Format::Perfetto => "perfetto",
             Format::Chrome => "chrome",
             Format::Ctf => "ctf",
+            Format::OtlpProfiles => "otlp-profiles",
+            Format::OtlpTraces => "otlp-traces",
         }
     }
 
@@ -93,12 +104,24 @@ impl Format {
             Format::Perfetto => "profile.perfetto-trace",
             Format::Chrome => "trace.json",
             Format::Ctf => "trace.ctf",
+            Format::OtlpProfiles => "profile.otlp",
+            Format::OtlpTraces => "trace.otlp",
         }
+    }
+
+    /// Has labels of samples, which [`Labels`] selects.
+    pub fn has_labels(self) -> bool {
+        matches!(self, Format::Pprof | Format::OtlpProfiles)
+    }
+
+    /// Has attributes of what was recorded.
+    pub fn has_attributes(self) -> bool {
+        matches!(self, Format::OtlpProfiles | Format::OtlpTraces)
     }
 
     /// Contains only the guest's trace.
     pub fn is_of_trace(self) -> bool {
-        matches!(self, Format::Chrome | Format::Ctf)
+        matches!(self, Format::Chrome | Format::Ctf | Format::OtlpTraces)
     }
 
     /// A folder with several files.
@@ -108,7 +131,7 @@ impl Format {
 
     /// Binary, so not for a terminal.
     pub fn is_binary(self) -> bool {
-        matches!(self, Format::Pprof | Format::Perfetto)
+        matches!(self, Format::Pprof | Format::Perfetto | Format::OtlpProfiles | Format::OtlpTraces)
     }
 
     /// The viewers of such a file.
@@ -122,6 +145,8 @@ impl Format {
             Format::Perfetto => "ui.perfetto.dev",
             Format::Chrome => "ui.perfetto.dev, chrome://tracing or speedscope.app",
             Format::Ctf => "babeltrace2 or Trace Compass",
+            Format::OtlpProfiles => "a collector: POST FILE to its /v1development/profiles as application/x-protobuf",
+            Format::OtlpTraces => "a collector: POST FILE to its /v1/traces as application/x-protobuf",
         }
     }
 }
@@ -136,9 +161,21 @@ pub enum States {
     All,
 }
 
+/// Which labels samples have in [`Format::Pprof`] and [`Format::OtlpProfiles`], besides their state and whose code they are of. Engines for profiles make a series of each distinct set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Labels {
+    /// Thread, process, their IDs, and the vCPU.
+    #[default]
+    All,
+    /// The name of a guest's process.
+    Process,
+    /// None. Names of processes, programs and libraries are left out, too.
+    None,
+}
+
 /// The contents of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Options {
+pub struct Options<'a> {
     /// Which samples.
     pub states: States,
     /// Distinguish functions by file and line, in [`Format::Folded`]. pprof, Firefox and Perfetto have fields for lines; SVG and
@@ -148,6 +185,11 @@ pub struct Options {
     pub view: View,
     /// [`Format::Firefox`] and [`Format::Speedscope`] have a row for each vCPU, also where the threads of the guest are known.
     pub by_vcpu: bool,
+    /// Labels of samples. Only for formats [that have them](Format::has_labels).
+    pub labels: Labels,
+    /// Attributes of what was recorded beside its name and its host, which they may replace (`service.name`, `host.name`). Only for formats
+    /// [that have them](Format::has_attributes).
+    pub attributes: &'a [(String, String)],
 }
 
 /// Writes a recording in a format that is one file. `bytes` is the recording's file: only [`Format::Perfetto`] copies from
@@ -156,12 +198,16 @@ pub fn write(
     format: Format,
     recording: &Recording,
     bytes: &[u8],
-    options: Options,
+    options: Options<'_>,
     output: &mut dyn Write,
 ) -> io::Result<()> {
     let viewed = match format {
-        Format::Perfetto | Format::Chrome | Format::Ctf => Cow::Borrowed(recording),
+        Format::Perfetto | Format::Chrome | Format::Ctf | Format::OtlpTraces => Cow::Borrowed(recording),
         _ => in_view(recording, options.view),
+    };
+    let viewed = match format.has_labels() && options.labels == Labels::None {
+        true => Cow::Owned(without_files(&viewed)),
+        false => viewed,
     };
     let recording = viewed.as_ref();
     match format {
@@ -175,8 +221,38 @@ pub fn write(
             perfetto::write(recording, trace.as_ref(), bytes, options, output)
         }
         Format::Chrome => chrome::write(recording, &glass_profiler_core::trace::build(&recording.trace), output),
+        Format::OtlpProfiles => otlp::profiles::write(recording, options, output),
+        Format::OtlpTraces => {
+            otlp::traces::write(recording, &glass_profiler_core::trace::build(&recording.trace), options, output)
+        }
         Format::Ctf => Err(io::Error::new(io::ErrorKind::InvalidInput, "CTF is a folder, not a file")),
     }
+}
+
+/// A recording without the names of processes, programs and libraries. Names in brackets, such as the kernel's, are none.
+fn without_files(recording: &Recording) -> Recording {
+    const NAMELESS: &str = "[file]";
+    let hide = |name: &mut String| {
+        let is_no_name = name.is_empty() || name.starts_with('[') && name.ends_with(']');
+        if !is_no_name {
+            *name = NAMELESS.to_owned();
+        }
+    };
+    let mut hidden = recording.clone();
+    // They are about files and processes.
+    hidden.profile.warnings.clear();
+    hidden.images.iter_mut().for_each(|image| hide(&mut image.path));
+    // Stacks of a guest's processes start with the process.
+    let processes = SampledThreads::of(&hidden.profile).processes;
+    let numbers: HashMap<String, u32> = processes.iter().map(|process| (process.label(), process.pid)).collect();
+    for frame in &mut hidden.profile.frames {
+        hide(&mut frame.image);
+        frame.file = None;
+        if let Some(pid) = numbers.get(&frame.function) {
+            frame.function = format!("process {pid}");
+        }
+    }
+    hidden
 }
 
 /// The samples of a recording in a view of host and guest, without its trace. A recording without a side of the host stays as it is.

@@ -20,7 +20,7 @@ pub(crate) fn write(
     recording: &Recording,
     trace: Option<&Trace>,
     bytes: &[u8],
-    options: Options,
+    options: Options<'_>,
     mut output: &mut dyn Write,
 ) -> io::Result<()> {
     let settings = PlainSettings { only_running: options.states == States::Running, view: options.view };

@@ -11,14 +11,13 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use glass_profiler_core::model::State;
 use glass_profiler_core::recording::{RecordedImage, Recording};
-use glass_profiler_core::threads::{SampledProcess, SampledThread};
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 
 use crate::Options;
-use crate::chains::{Chains, Step, cost_line, remarks, title};
+use crate::chains::{Chains, Label, Step, cost_line, remarks, title};
 
-pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn write(recording: &Recording, options: Options<'_>, output: &mut dyn Write) -> io::Result<()> {
     let mut encoder = GzEncoder::new(output, Compression::default());
     Tables::new(recording).write(options, &mut encoder)?;
     encoder.finish()?;
@@ -68,28 +67,22 @@ impl<'a> Tables<'a> {
         index
     }
 
-    fn write(mut self, options: Options, output: &mut dyn Write) -> io::Result<()> {
+    fn write(mut self, options: Options<'_>, output: &mut dyn Write) -> io::Result<()> {
         let period_ns = self.chains.period_ns() as i64;
         self.head(period_ns, output)?;
-        let state = self.string("state");
         let mut known: HashMap<(u32, Option<usize>), Vec<proto::Label>> = HashMap::new();
         for (group, count) in self.chains.groups(options.states) {
             let mut labels = match known.get(&(group.track, group.thread)) {
                 Some(labels) => labels.clone(),
                 None => {
-                    let labels = self.labels(group.track, group.thread);
+                    let labels = self.chains.labels(group.track, group.thread, options.labels);
+                    let labels: Vec<proto::Label> =
+                        labels.into_iter().map(|(key, value)| self.label(key, value)).collect();
                     known.entry((group.track, group.thread)).or_insert(labels).clone()
                 }
             };
-            if group.state() != State::Running {
-                let word = self.string(group.state().word());
-                labels.push(proto::Label { key: state, str: word, ..Default::default() });
-            }
-            let innermost = self.chains.chain(group.stack, group.state()).last();
-            if let Some(layer) = innermost.and_then(|step| self.chains.steps[step as usize].layer) {
-                let (mode, word) = (self.string("mode"), self.string(layer.word()));
-                labels.push(proto::Label { key: mode, str: word, ..Default::default() });
-            }
+            let of_code = self.chains.labels_of_code(group);
+            labels.extend(of_code.into_iter().map(|(key, value)| self.label(key, value)));
             let sample = proto::Sample {
                 location_id: self.locations(group.stack, group.state()),
                 value: vec![count as i64, (count as i64).saturating_mul(period_ns)],
@@ -100,35 +93,12 @@ impl<'a> Tables<'a> {
         self.tail(output)
     }
 
-    /// Which thread of which process, or which vCPU, as readers of profiles of Linux name it. Of a thread of a guest also its vCPU.
-    fn labels(&mut self, track: u32, thread: Option<usize>) -> Vec<proto::Label> {
-        let name = self.chains.track_name(track);
-        let id = self.recording.profile.tracks.get(track as usize).map_or(0, |track| track.id);
-        if let Some(thread) = thread {
-            let SampledThread { process, name: thread, tid } = self.chains.threads.threads[thread].clone();
-            let SampledProcess { name: process, pid, .. } = self.chains.threads.processes[process].clone();
-            let of_thread = [self.text("thread", &thread), self.text("process", &process)];
-            let numbers = [self.number("pid", pid.into()), self.number("tid", tid.into()), self.text("vcpu", &name)];
-            return of_thread.into_iter().chain(numbers).collect();
+    fn label(&mut self, key: &str, value: Label) -> proto::Label {
+        let key = self.string(key);
+        match value {
+            Label::Text(text) => proto::Label { key, str: self.string(&text), ..Default::default() },
+            Label::Number(number) => proto::Label { key, num: number as i64, ..Default::default() },
         }
-        let process = self.chains.process(track).map(|process| (process.name.clone(), process.pid));
-        match process {
-            None => vec![self.text("thread", &name), self.number("thread_id", id)],
-            Some((process, pid)) => vec![
-                self.text("thread", &name),
-                self.text("process", &process),
-                self.number("pid", pid.into()),
-                self.number("tid", id),
-            ],
-        }
-    }
-
-    fn text(&mut self, key: &str, value: &str) -> proto::Label {
-        proto::Label { key: self.string(key), str: self.string(value), ..Default::default() }
-    }
-
-    fn number(&mut self, key: &str, value: u64) -> proto::Label {
-        proto::Label { key: self.string(key), num: value as i64, ..Default::default() }
     }
 
     /// Whether an image is the program that was recorded: the file that was named, or the one that its first process is named after; else the first that is
@@ -218,11 +188,7 @@ impl<'a> Tables<'a> {
 
     /// The locations of a stack, innermost first as the format requires.
     fn locations(&mut self, stack: u32, state: State) -> Vec<u64> {
-        let steps: Vec<u32> = self.chains.chain(stack, state).collect();
-        // A location is a function and those that were inlined into it.
-        let is_first = |step: &u32| !self.chains.steps[*step as usize].inlined;
-        let places: Vec<Vec<u32>> = steps.chunk_by(|_, next| !is_first(next)).map(<[u32]>::to_vec).collect();
-        places.into_iter().rev().map(|place| self.location(place)).collect()
+        self.chains.places(stack, state).into_iter().map(|place| self.location(place)).collect()
     }
 
     fn location(&mut self, steps: Vec<u32>) -> u64 {

@@ -13,7 +13,7 @@ use crate::chains::{Chains, Series, cost_line, title};
 use crate::json::{self, column};
 use crate::{Options, States};
 
-pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn write(recording: &Recording, options: Options<'_>, output: &mut dyn Write) -> io::Result<()> {
     let chains = Chains::new(recording).by_vcpu(options.by_vcpu);
     let (frames, frame_of) = frames(&chains);
     output.write_all(b"{\"$schema\":\"https://www.speedscope.app/file-format-schema.json\",\"exporter\":")?;

@@ -53,7 +53,7 @@ struct Shown {
     width: f64,
 }
 
-pub(crate) fn write(recording: &Recording, options: Options, output: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn write(recording: &Recording, options: Options<'_>, output: &mut dyn Write) -> io::Result<()> {
     let tree = Tree::build(&by_process(&recording.profile));
     let (boxes, hidden) = place(&tree, options.states);
     let rows = boxes.iter().map(|shown| shown.row + 1).max().unwrap_or(0);

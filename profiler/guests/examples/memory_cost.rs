@@ -5,7 +5,9 @@
 
 use std::time::Instant;
 
-use glass_profiler_guests::memory::{Paging, Physical, Ram, Translator};
+use glass_profiler_core::arch::Architecture;
+use glass_profiler_core::arch::x86_64::paging::Paging;
+use glass_profiler_guests::memory::{Physical, Ram, Translator};
 
 const ROUNDS: u32 = 2000;
 const STACK_BYTES: usize = 2048;
@@ -36,7 +38,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let paging = Paging { cr0: 1 << 31, cr3: root, cr4: 1 << 5, efer: None };
     let mut stack = vec![0; STACK_BYTES];
     println!("clock alone: {} ns", median_ns(|| ()));
-    for ram in Ram::candidates(pid.parse()?)? {
+    for ram in Ram::candidates(pid.parse()?, Architecture::X86_64)? {
         let copied = Translator::new(paging).read(&ram, address, &mut stack);
         if copied == 0 {
             continue;

@@ -76,7 +76,7 @@ pub enum Flow {
 /// Where events come from.
 pub trait Source {
     /// Since when the guest is sampled, on the clock of samples, if it already was before it was announced: a command is started before this process
-    /// gives up its rights.
+    /// gives up its rights, and to connect to a gdbstub stops its VM.
     fn started_ns(&self) -> Option<u64> {
         None
     }
@@ -108,6 +108,8 @@ pub struct Taken {
     /// Until when the part is known to have stood where it was, on the clock of samples, if it stood longer than its pause: the host
     /// ran something else. What is due until then is this sample, too.
     pub stood_until_ns: Option<u64>,
+    /// For how long it ran until then all the same, in nanoseconds: as many samples of that time are missing.
+    pub ran_ns: u64,
 }
 
 /// The result of an attempt to sample a part of a guest.
@@ -124,13 +126,18 @@ pub enum Attempt {
 impl Attempt {
     /// Samples that were taken at once, of a part that ran until then.
     pub fn of(samples: Vec<RawSample>) -> Attempt {
-        Attempt::Taken(Taken { samples, stood_until_ns: None })
+        Attempt::Taken(Taken { samples, ..Taken::default() })
     }
 }
 
 /// A guest that is held for each sample, whole or in parts that are held one by one.
 pub trait Guest {
-    /// The tracks and mappings, before the first sample.
+    /// See [`Source::started_ns`].
+    fn started_ns(&self) -> Option<u64> {
+        None
+    }
+
+    /// The tracks and mappings, before the first sample; and samples that there are already, which are no part of those at the rate.
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError>;
 
     /// How many parts are held one by one, each at times of its own; 1 if all of it is held for a sample.
@@ -142,7 +149,8 @@ pub trait Guest {
     fn sample(&mut self, part: usize) -> Result<Attempt, GuestError>;
 
     /// Waits until `until_ns` on the clock of samples. A guest that needs us between samples too looks
-    /// after it meanwhile. Returns earlier with the number and the samples of a part that was pending, once they are there.
+    /// after it meanwhile. Returns earlier with the number and the samples of a part that was pending, once they are there; at 0, which is the end,
+    /// with those that are known now.
     fn rest(&mut self, until_ns: u64) -> Result<Option<(usize, Taken)>, GuestError> {
         std::thread::sleep(Duration::from_nanos(until_ns.saturating_sub(sys::monotonic_ns())));
         Ok(None)

@@ -18,6 +18,7 @@ const PROGRESS_EVENTS: u64 = 64;
 
 enum Message {
     Event(Event),
+    Samples(Vec<Event>),
     Checkpoint(Cost),
     Finish(Cost, u64),
 }
@@ -25,6 +26,12 @@ enum Message {
 impl From<Event> for Message {
     fn from(event: Event) -> Message {
         Message::Event(event)
+    }
+}
+
+impl From<Vec<Event>> for Message {
+    fn from(samples: Vec<Event>) -> Message {
+        Message::Samples(samples)
     }
 }
 
@@ -65,6 +72,11 @@ impl<T: Send + 'static> Feed<T> {
     /// Queues an event; a sample that finds no room is dropped and counted as lost.
     pub fn event(&mut self, event: Event) {
         self.queue.event(event);
+    }
+
+    /// Queues samples together; if they find no room all are dropped, and counted as lost.
+    pub(crate) fn samples(&mut self, samples: Vec<Event>) {
+        self.queue.samples(samples);
     }
 
     /// Writes the end. Returns what the sink left, or why it could take no more.
@@ -129,6 +141,10 @@ fn work<S: Sink>(mut sink: S, messages: &Consumer<Message>, progress: &Mutex<Pro
                 if !events.is_multiple_of(PROGRESS_EVENTS) {
                     continue;
                 }
+            }
+            Message::Samples(samples) => {
+                events += samples.len() as u64;
+                samples.into_iter().try_for_each(|sample| sink.event(sample))?;
             }
             Message::Checkpoint(cost) => sink.checkpoint(&with_own_time(cost))?,
             Message::Finish(cost, end_ns) => return sink.finish(&with_own_time(cost), end_ns),

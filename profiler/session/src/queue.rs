@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{self, Receiver, channel};
 use std::time::Duration;
 
 use glass_profiler_core::event::Event;
@@ -14,7 +14,7 @@ const MESSAGES_MAX: usize = 8192;
 /// Bytes of samples that may wait: at 16 KiB a sample, two seconds of them at 1000 a second.
 const BYTES_MAX: usize = 32 << 20;
 
-/// How long a piece of a trace waits before it looks for room again.
+/// How long what is not dropped waits before it looks for room again.
 const ROOM_LOOK: Duration = Duration::from_millis(1);
 
 /// What an event takes while it waits.
@@ -36,34 +36,49 @@ struct Queued<M> {
     bytes: usize,
 }
 
+/// What waits. Relaxed everywhere: the counts only bound memory; the channel orders everything else.
+#[derive(Default)]
+struct Waiting {
+    messages: AtomicUsize,
+    bytes: AtomicUsize,
+    /// The consumer has ended.
+    has_ended: AtomicBool,
+}
+
+impl Waiting {
+    /// A message of so many bytes waits no longer.
+    fn take(&self, bytes: usize) {
+        self.messages.fetch_sub(1, Ordering::Relaxed);
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
 /// The end that samples.
 pub(crate) struct Sender<M> {
-    queue: SyncSender<Queued<M>>,
-    bytes: Arc<AtomicUsize>,
-    has_ended: Arc<AtomicBool>,
+    // Bounded by `waiting`: a bounded channel of the standard library takes the memory of all its places at once.
+    queue: mpsc::Sender<Queued<M>>,
+    waiting: Arc<Waiting>,
     dropped: u64,
 }
 
 /// The end that works.
 pub(crate) struct Consumer<M> {
     queue: Receiver<Queued<M>>,
-    bytes: Arc<AtomicUsize>,
-    has_ended: Arc<AtomicBool>,
+    waiting: Arc<Waiting>,
 }
 
 impl<M> Drop for Consumer<M> {
     fn drop(&mut self) {
-        self.has_ended.store(true, Ordering::Relaxed);
+        self.waiting.has_ended.store(true, Ordering::Relaxed);
     }
 }
 
 /// A queue of messages that events turn into.
 pub(crate) fn queue<M: From<Event>>() -> (Sender<M>, Consumer<M>) {
-    let (sender, receiver) = sync_channel(MESSAGES_MAX);
-    let bytes = Arc::new(AtomicUsize::new(0));
-    let has_ended = Arc::new(AtomicBool::new(false));
-    let consumer = Consumer { queue: receiver, bytes: bytes.clone(), has_ended: has_ended.clone() };
-    (Sender { queue: sender, bytes, has_ended, dropped: 0 }, consumer)
+    let (sender, receiver) = channel();
+    let waiting = Arc::new(Waiting::default());
+    let consumer = Consumer { queue: receiver, waiting: waiting.clone() };
+    (Sender { queue: sender, waiting, dropped: 0 }, consumer)
 }
 
 impl<M: From<Event>> Sender<M> {
@@ -73,59 +88,80 @@ impl<M: From<Event>> Sender<M> {
     pub(crate) fn event(&mut self, event: Event) {
         let bytes = event_bytes(&event);
         match event {
-            Event::Sample(_) => {}
+            Event::Sample(_) => self.dropped += u64::from(!self.try_send(event.into(), bytes)),
             Event::Trace(_) => {
-                while self.bytes.load(Ordering::Relaxed) > BYTES_MAX && !self.has_ended.load(Ordering::Relaxed) {
-                    std::thread::sleep(ROOM_LOOK);
-                }
-                self.bytes.fetch_add(bytes, Ordering::Relaxed);
-                // As in `send`.
-                let _ = self.queue.send(Queued { message: event.into(), bytes });
-                return;
+                self.wait_while(|waiting| waiting.bytes.load(Ordering::Relaxed) > BYTES_MAX);
+                self.wait_and_send(event.into(), bytes);
             }
-            _ => return self.send(event.into()),
+            _ => self.send(event.into()),
         }
-        // Relaxed: the count only bounds memory; the channel orders everything else.
-        let waiting = self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let queued = Queued { message: event.into(), bytes };
-        if waiting + bytes > BYTES_MAX || self.queue.try_send(queued).is_err() {
-            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-            self.dropped += 1;
+    }
+
+    /// Queues samples as one message, for which the consumer is woken once. If there is no room for all of them, all are dropped.
+    pub(crate) fn samples(&mut self, samples: Vec<Event>)
+    where
+        M: From<Vec<Event>>,
+    {
+        let (count, bytes) = (samples.len() as u64, samples.iter().map(event_bytes).sum());
+        if count > 0 && !self.try_send(samples.into(), bytes) {
+            self.dropped += count;
         }
     }
 
     /// Another end for another thread, which counts for itself.
     pub(crate) fn another(&self) -> Sender<M> {
-        let (bytes, has_ended) = (self.bytes.clone(), self.has_ended.clone());
-        Sender { queue: self.queue.clone(), bytes, has_ended, dropped: 0 }
+        Sender { queue: self.queue.clone(), waiting: self.waiting.clone(), dropped: 0 }
     }
 
     /// Queues something else; waits for room.
     pub(crate) fn send(&mut self, message: M) {
-        // Fails only if the consumer has ended, which its thread's result reports.
-        let _ = self.queue.send(Queued { message, bytes: 0 });
+        self.wait_and_send(message, 0);
     }
 
     /// Queues something that may as well be left out.
     pub(crate) fn offer(&self, message: M) {
-        let _ = self.queue.try_send(Queued { message, bytes: 0 });
+        self.try_send(message, 0);
     }
 
     /// Samples that found no room.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }
+
+    /// False if there is no room.
+    fn try_send(&self, message: M, bytes: usize) -> bool {
+        let messages = self.waiting.messages.fetch_add(1, Ordering::Relaxed);
+        let waiting = self.waiting.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let has_room = messages < MESSAGES_MAX && waiting + bytes <= BYTES_MAX;
+        if !has_room || self.queue.send(Queued { message, bytes }).is_err() {
+            self.waiting.take(bytes);
+            return false;
+        }
+        true
+    }
+
+    fn wait_and_send(&self, message: M, bytes: usize) {
+        self.wait_while(|waiting| waiting.messages.load(Ordering::Relaxed) >= MESSAGES_MAX);
+        self.waiting.messages.fetch_add(1, Ordering::Relaxed);
+        self.waiting.bytes.fetch_add(bytes, Ordering::Relaxed);
+        // Fails only if the consumer has ended, which its thread's result reports.
+        let _ = self.queue.send(Queued { message, bytes });
+    }
+
+    /// A consumer that has ended makes no room.
+    fn wait_while(&self, is_full: impl Fn(&Waiting) -> bool) {
+        while is_full(&self.waiting) && !self.waiting.has_ended.load(Ordering::Relaxed) {
+            std::thread::sleep(ROOM_LOOK);
+        }
+    }
 }
 
 impl<M> Consumer<M> {
     /// The next message; `None` when there will be no more.
     pub(crate) fn next(&self) -> Option<M> {
-        self.queue.recv().ok().map(|queued| self.taken(queued))
-    }
-
-    fn taken(&self, queued: Queued<M>) -> M {
-        self.bytes.fetch_sub(queued.bytes, Ordering::Relaxed);
-        queued.message
+        let queued = self.queue.recv().ok()?;
+        self.waiting.take(queued.bytes);
+        Some(queued.message)
     }
 }
 
@@ -147,11 +183,11 @@ mod tests {
         }
         let kept = 4000 - sender.dropped();
         assert!((1900..=2048).contains(&kept), "{kept}");
-        assert!(sender.bytes.load(Ordering::Relaxed) <= BYTES_MAX);
+        assert!(sender.waiting.bytes.load(Ordering::Relaxed) <= BYTES_MAX);
         for _ in 0..kept {
             assert!(matches!(consumer.next(), Some(Event::Sample(_))));
         }
-        assert_eq!(sender.bytes.load(Ordering::Relaxed), 0);
+        assert_eq!(sender.waiting.bytes.load(Ordering::Relaxed), 0);
         sender.event(sample(16 << 10));
         assert_eq!(sender.dropped(), 4000 - kept, "there is room again");
     }
@@ -169,7 +205,7 @@ mod tests {
         });
         drop(sender);
         for number in 0..count {
-            assert!(consumer.bytes.load(Ordering::Relaxed) <= BYTES_MAX + (256 << 10) + size_of::<Event>());
+            assert!(consumer.waiting.bytes.load(Ordering::Relaxed) <= BYTES_MAX + (256 << 10) + size_of::<Event>());
             let Some(Event::Trace(Piece::Chunk { first, .. })) = consumer.next() else { panic!("one is missing") };
             assert_eq!(first, number);
             std::thread::sleep(Duration::from_micros(100));
@@ -183,6 +219,30 @@ mod tests {
         for first in 0..count {
             sender.event(Event::Trace(Piece::Chunk { ring: 0, first, events: vec![[0; 4]; 8192] }));
         }
+    }
+
+    #[test]
+    fn samples_together_are_one_message_and_are_dropped_together() {
+        struct Events(Vec<Event>);
+        impl From<Event> for Events {
+            fn from(event: Event) -> Events {
+                Events(vec![event])
+            }
+        }
+        impl From<Vec<Event>> for Events {
+            fn from(events: Vec<Event>) -> Events {
+                Events(events)
+            }
+        }
+        let (mut sender, consumer) = queue::<Events>();
+        sender.samples(Vec::new());
+        sender.samples(vec![sample(9), sample(9)]);
+        sender.samples(vec![sample(BYTES_MAX), sample(0), sample(0)]);
+        assert_eq!(sender.dropped(), 3);
+        drop(sender);
+        assert_eq!(consumer.next().map(|events| events.0.len()), Some(2));
+        assert!(consumer.next().is_none());
+        assert_eq!(consumer.waiting.bytes.load(Ordering::Relaxed), 0);
     }
 
     #[test]

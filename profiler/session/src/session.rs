@@ -14,10 +14,18 @@ use crate::feed::Feed;
 use crate::sink::Sink;
 use crate::tracer::{Tracer, Tracing};
 
-/// How long events are collected before losses, the end and the caller are seen to.
-const ROUND: Duration = Duration::from_millis(100);
-/// Between two checkpoints.
-const CHECKPOINT_PERIOD: Duration = Duration::from_secs(1);
+/// How often a session does what wakes this process.
+struct Pace {
+    /// How long events are collected before losses, the end and the caller are seen to.
+    round: Duration,
+    /// Between two checkpoints.
+    checkpoints: Duration,
+    /// Samples that are passed on together, each time of which wakes the sink's thread; 0: each alone.
+    together_max: usize,
+}
+
+const WATCHED: Pace = Pace { round: Duration::from_millis(100), checkpoints: Duration::from_secs(1), together_max: 0 };
+const UNWATCHED: Pace = Pace { round: Duration::from_secs(5), checkpoints: Duration::from_secs(10), together_max: 64 };
 
 /// What a guest delivers.
 #[derive(Default)]
@@ -128,7 +136,7 @@ impl<'a> Session<'a> {
             Some(tracing) => Some(Tracer::start(tracing, &mut feed)?),
             None => None,
         };
-        Ok(Running { samples: sources.samples, tracer, feed, clocks, begun })
+        Ok(Running { samples: sources.samples, tracer, feed, clocks, begun, pace: WATCHED })
     }
 }
 
@@ -139,11 +147,17 @@ pub struct Running<'a, T> {
     feed: Feed<T>,
     clocks: Clocks,
     begun: Instant,
+    pace: Pace,
 }
 
 impl<T: Send + 'static> Running<'_, T> {
+    /// Without a user who watches: each round wakes this process, so rounds take seconds. A signal ends one.
+    pub fn unwatched(self) -> Self {
+        Running { pace: UNWATCHED, ..self }
+    }
+
     /// Collects until `duration` is over, the guest or the sink ends, or `watch` wishes it: that is called ten times a
-    /// second. Then the guest runs without us.
+    /// second, unless it is [`unwatched`](Running::unwatched). Then the guest runs without us.
     pub fn run(mut self, duration: Option<Duration>, mut watch: impl FnMut(&Status) -> Wish) -> Ended<T> {
         let mut checkpoint = Instant::now();
         let end = loop {
@@ -157,12 +171,12 @@ impl<T: Send + 'static> Running<'_, T> {
             if left.is_some_and(|left| left.is_zero()) {
                 break End::Duration;
             }
-            match self.collect(left.map_or(ROUND, |left| left.min(ROUND))) {
+            match self.collect(left.map_or(self.pace.round, |left| left.min(self.pace.round))) {
                 Ok(Flow::More) => {}
                 Ok(Flow::Ended) => break End::GuestEnded,
                 Err(error) => break End::Failed(error),
             }
-            if checkpoint.elapsed() >= CHECKPOINT_PERIOD {
+            if checkpoint.elapsed() >= self.pace.checkpoints {
                 checkpoint = Instant::now();
                 self.feed.checkpoint(self.counts());
             }
@@ -175,7 +189,22 @@ impl<T: Send + 'static> Running<'_, T> {
             std::thread::sleep(wait);
             return Ok(Flow::More);
         };
-        samples.collect(wait, &mut |event| self.feed.event(event))
+        if self.pace.together_max == 0 {
+            return samples.collect(wait, &mut |event| self.feed.event(event));
+        }
+        let mut together = Vec::new();
+        let flow = samples.collect(wait, &mut |event| {
+            let is_sample = matches!(event, Event::Sample(_));
+            if !is_sample || together.len() >= self.pace.together_max {
+                self.feed.samples(std::mem::take(&mut together));
+            }
+            match is_sample {
+                true => together.push(event),
+                false => self.feed.event(event),
+            }
+        });
+        self.feed.samples(together);
+        flow
     }
 
     fn counts(&self) -> Counts {

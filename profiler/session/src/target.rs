@@ -89,6 +89,8 @@ pub struct Request {
     pub vcpus: Vec<u32>,
     /// How much of a stack is copied.
     pub stack_bytes: Option<u32>,
+    /// A vCPU that sleeps is not stopped, under TCG if all of them do: its samples have no stack.
+    pub leaves_sleepers: bool,
     /// By which backend.
     pub backend: Backend,
     /// Of a Linux in a VM, how its processes are shown.
@@ -156,6 +158,7 @@ impl Request {
             rate_hz: None,
             vcpus: Vec::new(),
             stack_bytes: None,
+            leaves_sleepers: false,
             backend: Backend::Auto,
             processes: GuestProcesses::default(),
             with_host: false,
@@ -260,13 +263,14 @@ fn attach(
     open: impl FnOnce() -> Result<Process, TargetError>,
 ) -> Result<(Process, OpenedFiles), TargetError> {
     let launcher = request.launcher.as_ref();
+    let folders = &request.processes.debug_folders;
     let Some((launcher, enter)) = launcher.and_then(|launcher| Some((launcher, launcher.before_parsing?))) else {
-        return Ok((open()?, OpenedFiles::default()));
+        return Ok((open()?, OpenedFiles::default().with_debug_folders(folders)));
     };
     let opener = Opener::start(&launcher.program, &launcher.arguments)?;
     let mut process = open()?;
     process.warn(enter());
-    Ok((process, OpenedFiles::by(opener)))
+    Ok((process, OpenedFiles::by(opener).with_debug_folders(folders)))
 }
 
 fn process_target(request: &Request, (process, opened): (Process, OpenedFiles), title: String) -> Target {
@@ -359,6 +363,7 @@ fn vm_settings(request: &Request, known: Option<&Path>) -> Result<(VmSettings, S
     let files: Vec<String> = symbols.iter().map(|file| file.path.display().to_string()).collect();
     let settings = VmSettings {
         stack_bytes: request.stack_bytes.unwrap_or(STACK_BYTES),
+        leaves_sleepers: request.leaves_sleepers,
         symbols,
         boot_image,
         vcpus: request.vcpus.clone(),
@@ -450,10 +455,11 @@ fn threads(request: &Request, vm: &Vm) -> Result<Target, TargetError> {
             "--off-cpu reads the threads of a Linux from the RAM of its VM: leave out --host, --backend, --vcpu, --symbols and --stack-bytes, which are for samples of vCPUs".to_owned(),
         ));
     }
-    let opened = match (&request.launcher, &request.processes.root) {
-        (Some(launcher), Some(_)) => OpenedFiles::by(Opener::start(&launcher.program, &launcher.arguments)?),
+    let opened = match (&request.launcher, request.processes.needs_opener()) {
+        (Some(launcher), true) => OpenedFiles::by(Opener::start(&launcher.program, &launcher.arguments)?),
         _ => OpenedFiles::default(),
     };
+    let opened = opened.with_debug_folders(&request.processes.debug_folders);
     let enter = request.launcher.as_ref().and_then(|launcher| launcher.before_parsing);
     let rate_hz = request.rate_hz.unwrap_or(off_cpu::DEFAULT_RATE_HZ);
     let access = Access { enter, processes: request.processes.clone(), opened: opened.clone() };

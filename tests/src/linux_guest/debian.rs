@@ -9,8 +9,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Depends on the package of the newest kernel for clouds.
-const KERNEL_PACKAGE: &str = "linux-image-cloud-amd64";
+/// Depends on the package of the newest kernel for clouds, with the name of the processor behind it.
+const KERNEL_PACKAGE: &str = "linux-image-cloud-";
 const KERNEL_PREFIX: &str = "linux-image-";
 /// In newer suites the kernel and its modules are packages of their own.
 const PARTS: [&str; 2] = ["linux-binary-", "linux-modules-"];
@@ -38,7 +38,7 @@ const PLACES: [(&str, &str); 5] = [
     ("Dir::State::status", "status"),
     ("Dir::Cache", "cache"),
 ];
-const SETTINGS: &str = "APT::Architecture \"amd64\";\nAcquire::Languages \"none\";\n\
+const SETTINGS: &str = "Acquire::Languages \"none\";\n\
     Acquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n";
 /// Changes when a kernel is unpacked in another way.
 const MAKER: &str = "1";
@@ -54,6 +54,8 @@ pub enum Release {
     Trixie612,
     /// The newest kernel, 7.2 or later, of the suite `sid`.
     Newest,
+    /// Linux 6.1, of Debian 12 for AArch64.
+    BookwormArm61,
 }
 
 /// A kernel, unpacked.
@@ -70,23 +72,33 @@ pub struct Kernel {
 }
 
 impl Release {
-    /// All of them, oldest first.
+    /// All for x86-64, oldest first.
     pub const ALL: [Release; 4] = [Release::Bullseye510, Release::Bookworm61, Release::Trixie612, Release::Newest];
 
     fn suite(self) -> &'static str {
         match self {
             Release::Bullseye510 => "bullseye",
-            Release::Bookworm61 => "bookworm",
+            Release::Bookworm61 | Release::BookwormArm61 => "bookworm",
             Release::Trixie612 => "trixie",
             Release::Newest => "sid",
         }
+    }
+
+    /// Whether it is for AArch64.
+    pub fn is_aarch64(self) -> bool {
+        self == Release::BookwormArm61
+    }
+
+    /// The processor, as Debian names it.
+    fn processor(self) -> &'static str {
+        if self.is_aarch64() { "arm64" } else { "amd64" }
     }
 
     /// Its kernel, downloaded where the cache has it not; the error is the reason why it cannot be had.
     pub fn kernel(self) -> Result<Kernel> {
         let maker = cache::digest([MAKER, &MODULES.join(" ")].concat().as_bytes());
         let folder = self.with_lists(&format!("kernel-{maker}"), |apt| {
-            let image = packages::depends_by(apt, KERNEL_PACKAGE, KERNEL_PREFIX)?;
+            let image = packages::depends_by(apt, &format!("{KERNEL_PACKAGE}{}", self.processor()), KERNEL_PREFIX)?;
             let parts = PARTS.iter().filter_map(|part| packages::depends_by(apt, &image, part).ok());
             let names: Vec<String> = [image.clone()].into_iter().chain(parts).collect();
             let packages = packages::get_by(apt, "linux-guest-kernel", &names)?;
@@ -108,10 +120,23 @@ impl Release {
         self.with_lists(&format!("{kind}-{}", cache::digest(names.join(" ").as_bytes())), make)
     }
 
+    /// The same with all that the first ones depend on, so that their programs run in a root of their own; and with `beside`, without what these depend on.
+    pub fn packages_with_dependencies(self, kind: &str, names: &[&str], beside: &[&str]) -> Result<PathBuf> {
+        let make = |apt: &Apt| {
+            let install = ["-q", "install", "--yes", "--no-install-recommends", "--print-uris"];
+            let uris = apt.run(Path::new("/"), "apt-get", &[&install, names].concat())?;
+            let all: Vec<String> = packages_of(&uris).chain(beside.iter().map(|name| (*name).to_owned())).collect();
+            Ok(packages::get_by(apt, kind, &all)?.folder)
+        };
+        self.with_lists(&format!("{kind}-{}", cache::digest([names, beside].concat().join(" ").as_bytes())), make)
+    }
+
     /// A folder of the cache, made with the lists of this release. If that fails the lists are updated, and it is tried again.
     /// While the lists are new, a file with its `name` beside them remembers the folder: apt takes seconds.
     fn with_lists(self, name: &str, make: impl Fn(&Apt) -> Result<PathBuf>) -> Result<PathBuf> {
-        let lists = Lists { folder: cache::filled(&format!("linux-guest-lists-{}", self.suite()), |_| Ok(()))? };
+        let of_processor = if self.is_aarch64() { "-arm64" } else { "" };
+        let folder = cache::filled(&format!("linux-guest-lists-{}{of_processor}", self.suite()), |_| Ok(()))?;
+        let lists = Lists { folder, processor: self.processor() };
         if let Some(folder) = lists.remembered(name) {
             return Ok(folder);
         }
@@ -135,6 +160,7 @@ impl fmt::Display for Release {
         f.write_str(match self {
             Release::Bullseye510 => "5.10",
             Release::Bookworm61 => "6.1",
+            Release::BookwormArm61 => "6.1 for AArch64",
             Release::Trixie612 => "6.12",
             Release::Newest => "7.x",
         })
@@ -144,6 +170,7 @@ impl fmt::Display for Release {
 /// Lists of what a suite offers, in a folder with all that apt needs beside them.
 struct Lists {
     folder: PathBuf,
+    processor: &'static str,
 }
 
 impl Lists {
@@ -171,7 +198,9 @@ impl Lists {
 
     /// An apt with these lists; its file of settings is written.
     fn apt(&self) -> Result<Apt> {
-        let mut settings = SETTINGS.to_owned();
+        let processor = self.processor;
+        let mut settings =
+            format!("APT::Architecture \"{processor}\";\nAPT::Architectures {{ \"{processor}\"; }};\n{SETTINGS}");
         for (name, file) in PLACES {
             settings += &format!("{name} \"{}\";\n", self.folder.join(file).display());
         }
@@ -224,6 +253,12 @@ fn sources_by(uris: &str, own: &str, suite: &str) -> String {
     places.filter_map(line).collect()
 }
 
+/// The names of the packages that apt would fetch: lines `'URI' NAME_VERSION_PROCESSOR.deb SIZE DIGEST`.
+fn packages_of(uris: &str) -> impl Iterator<Item = String> {
+    let lines = uris.lines().filter(|line| line.starts_with('\''));
+    lines.filter_map(|line| Some(line.split(' ').nth(1)?.split_once('_')?.0.to_owned()))
+}
+
 /// Puts the kernel, its version and its modules, not compressed, into a folder.
 fn unpack(packages: &Path, folder: &Path) -> Result<()> {
     let root = folder.join("root");
@@ -258,5 +293,7 @@ mod tests {
         assert_eq!(sources_by(uris, "bookworm", "trixie"), trixie);
         assert_eq!(sources_by(uris, "bookworm", "sid"), "deb http://a/debian sid main\n");
         assert_eq!(sources_by(uris, "noble", "sid"), "");
+        let uris = "Reading...\n'http://a/b_1.deb' libc6_2.43-7_amd64.deb 9 SHA256:1\n";
+        assert_eq!(packages_of(uris).collect::<Vec<_>>(), ["libc6"]);
     }
 }

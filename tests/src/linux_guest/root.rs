@@ -4,7 +4,7 @@ use super::debian::{Kernel, Release};
 use crate::archive::Archive;
 use crate::cache;
 use crate::emulated::packages;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
@@ -43,6 +43,8 @@ const SERVER_PACKAGES: [&str; 13] = [
 const SERVERS: [&str; 2] = ["usr/bin/redis-server", "usr/bin/redis-benchmark"];
 /// Where packages have their libraries.
 const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
+/// The libraries of programs for AArch64, which are of Debian and not of this machine.
+const AARCH64_PACKAGES: [&str; 3] = ["libc6", "libgcc-s1", "libstdc++6"];
 /// Another library of C, with which static programs are linked.
 const MUSL_PACKAGE: &str = "musl-dev";
 const MUSL: &str = "M=../musl/usr/lib/x86_64-linux-musl; gcc -O2 -static -nostdinc -isystem ../musl/usr/include/x86_64-linux-musl \
@@ -96,22 +98,31 @@ pub struct Root {
 
 impl Root {
     /// Made where the cache has it not; the error is the reason why it cannot be had.
-    pub fn get() -> Result<Root> {
+    pub fn get(release: Release) -> Result<Root> {
+        let is_aarch64 = release.is_aarch64();
+        // That of all kernels for x86-64 is the same.
+        let of = if is_aarch64 { release } else { Release::Bookworm61 };
         let shell = Release::Bookworm61.packages("shell", &[SHELL_PACKAGE])?;
-        let musl = Release::Bookworm61.packages("musl", &[MUSL_PACKAGE])?;
-        let interpreter = Release::Bookworm61.packages("interpreter", &INTERPRETER_PACKAGES)?;
-        let server = Release::Bookworm61.packages("server", &SERVER_PACKAGES)?;
+        let musl = of.packages("musl", &[MUSL_PACKAGE])?;
+        let interpreter = of.packages("interpreter", &INTERPRETER_PACKAGES)?;
+        let server = of.packages("server", &SERVER_PACKAGES)?;
         // Programs are linked with the libraries of this machine.
-        let compiler = run(Path::new("/"), "gcc -dumpfullversion && gcc -print-file-name=libc.so.6 | xargs cksum")?;
+        let gcc = compiler_of("gcc", is_aarch64);
+        let script = format!("{gcc} -dumpfullversion && {gcc} -print-file-name=libc.so.6 | xargs cksum");
+        let compiler = run(Path::new("/"), &script)?;
         let go = run(Path::new("/"), GO_VERSION)?;
-        let packages = [&shell, &musl, &interpreter, &server].map(|folder| folder.to_string_lossy().into_owned());
+        let mut sources = vec![shell, musl, interpreter, server];
+        if is_aarch64 {
+            sources.extend([of.packages("shell", &[SHELL_PACKAGE])?, of.packages("libraries", &AARCH64_PACKAGES)?]);
+        }
+        let packages: Vec<_> = sources.iter().map(|folder| folder.to_string_lossy().into_owned()).collect();
         let mut made_by = [MAKER, &packages.concat(), &compiler, &go].concat();
         for program in &PROGRAMS {
             made_by += &[program.name, program.source.1, program.compiler].concat();
         }
         SCRIPTS.iter().for_each(|(_, text)| made_by += text);
         let key = format!("linux-guest-root-{}", cache::digest(made_by.as_bytes()));
-        let folder = cache::filled(&key, |folder| make([&shell, &musl, &interpreter, &server], folder))?;
+        let folder = cache::filled(&key, |folder| make(&sources, folder))?;
         let file = |name: &str| folder.join(name);
         Ok(Root { image: file("root.img"), frozen: file("frozen.img"), files: file("root") })
     }
@@ -133,9 +144,12 @@ impl Root {
     }
 }
 
-/// `packages` are folders with those of the shell, of musl, of the interpreter and of the server.
-fn make(packages: [&Path; 4], folder: &Path) -> Result<()> {
-    let [shell, musl, interpreter, server] = packages;
+/// `packages` are folders with those of the shell, of musl, of the interpreter and of the server; for AArch64 also with those of its shell and of its
+/// libraries.
+fn make(packages: &[PathBuf], folder: &Path) -> Result<()> {
+    let (of_all, of_aarch64) = packages.split_at(4);
+    let is_aarch64 = !of_aarch64.is_empty();
+    let [shell, musl, interpreter, server] = of_all else { bail!("there are four folders of packages") };
     let [root, sources, unpacked, library] = ["root", "sources", "shell", "musl"].map(|name| folder.join(name));
     for path in [&sources, &unpacked, &library] {
         std::fs::create_dir(path)?;
@@ -146,10 +160,17 @@ fn make(packages: [&Path; 4], folder: &Path) -> Result<()> {
     packages::unpack(shell, &unpacked, &[])?;
     packages::unpack(musl, &library, &[])?;
     add_shell(&unpacked, &root)?;
+    if let [shell, libraries] = of_aarch64 {
+        packages::unpack(libraries, &root, &[])?;
+        std::fs::remove_dir_all(&unpacked)?;
+        std::fs::create_dir(&unpacked)?;
+        packages::unpack(shell, &unpacked, &[])?;
+        std::fs::copy(packages::shell(&unpacked)?, root.join("bin/busybox"))?;
+    }
     packages::unpack(interpreter, &root, &[])?;
     packages::unpack(server, &root, &[])?;
     std::fs::remove_dir_all(root.join("usr/share"))?;
-    for program in SERVERS.into_iter().chain([INTERPRETER]) {
+    for program in SERVERS.into_iter().chain([INTERPRETER]).filter(|_| !is_aarch64) {
         add_libraries(&root.join(program), &root)?;
     }
     std::fs::write(root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n")?;
@@ -158,13 +179,16 @@ fn make(packages: [&Path; 4], folder: &Path) -> Result<()> {
     }
     let has_go = !run(&sources, GO_VERSION)?.is_empty();
     for Program { name, source: (file, text), compiler } in PROGRAMS {
-        if compiler.contains(GO) && !has_go {
+        // There is no compiler of C++ for AArch64, and none of C that Go would find.
+        let is_left_out = is_aarch64 && (compiler.starts_with("g++") || compiler.contains("CGO_ENABLED=1"));
+        if compiler.contains(GO) && !has_go || is_left_out {
             continue;
         }
+        let compiler = compiler_of(compiler, is_aarch64);
         std::fs::write(sources.join(file), text)?;
         let program = root.join("app").join(name);
         let command = match compiler.contains("SOURCE") {
-            true => compiler.to_owned(),
+            true => compiler,
             false => format!("{compiler} SOURCE"),
         };
         let command = match command.contains("OUTPUT") {
@@ -172,13 +196,28 @@ fn make(packages: [&Path; 4], folder: &Path) -> Result<()> {
             false => format!("{command} -o OUTPUT"),
         };
         run(&sources, &command.replace("SOURCE", file).replace("OUTPUT", &format!("'{}'", program.display())))?;
-        add_libraries(&program, &root)?;
+        if !is_aarch64 {
+            add_libraries(&program, &root)?;
+        }
     }
     for path in [unpacked, library] {
         std::fs::remove_dir_all(path)?;
     }
     disk(folder, "root.img", "160M", "-d root")?;
     disk(folder, "frozen.img", "16M", "")
+}
+
+/// The command of a compiler for a processor.
+fn compiler_of(command: &str, is_aarch64: bool) -> String {
+    let of_word = |word: &str| match word {
+        "gcc" => "aarch64-linux-gnu-gcc".to_owned(),
+        "go" => "GOARCH=arm64 go".to_owned(),
+        word => word.replace("x86_64", "aarch64"),
+    };
+    match is_aarch64 {
+        true => command.split(' ').map(of_word).collect::<Vec<_>>().join(" "),
+        false => command.to_owned(),
+    }
 }
 
 /// Makes an image of ext4 in a folder.

@@ -1,11 +1,12 @@
 # Starts the programs of a guest, each in the background; ends when they do what they are for. It is an error if one does not.
 cd /tmp || exit 1
-for name in without-fp with-fp stripped static static-musl threads deep; do
+# A machine without the compilers for these has none of them.
+deep=$(cd /app && ls -d deep 2>/dev/null)
+for name in without-fp with-fp stripped static static-musl threads $deep; do
     "$name" >/dev/null 2>&1 &
 done
 # The lowest priority for all threads of a program.
 least='renice -n 19 $$ >/dev/null && exec "$@"'
-# A machine without a compiler for these has none of them.
 go=$(cd /app && ls -d goroutines go-calls-c 2>/dev/null)
 for name in $go; do
     sh -c "$least" sh "$name" >/dev/null 2>&1 &
@@ -48,10 +49,10 @@ wait_for() {
     echo "$1 is not in state $2"
     exit 1
 }
-for name in without-fp with-fp stripped static static-musl computes-0 deep in-namespace in-container $go; do
+for name in without-fp with-fp stripped static static-musl computes-0 $deep in-namespace in-container $go; do
     wait_for "$name" R
 done
-for name in in-futex in-nanosleep in-poll in-read in-epoll sleeps-deep has-mappings; do
+for name in in-futex in-nanosleep in-poll in-read in-epoll ${deep:+sleeps-deep} has-mappings; do
     wait_for "$name" S
 done
 tries=0

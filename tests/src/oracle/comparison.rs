@@ -63,6 +63,31 @@ impl Function {
 }
 
 impl Comparison {
+    /// Runs together: each function's shares, by the samples of each run. `None` of no samples.
+    pub fn together(runs: &[Comparison]) -> Option<Comparison> {
+        let samples: u64 = runs.iter().map(|run| run.samples).sum();
+        let mut functions: HashMap<&str, Function> = HashMap::new();
+        for run in runs.iter().filter(|run| run.samples > 0) {
+            let part = run.samples as f64 / samples as f64;
+            for function in &run.functions {
+                let all = functions.entry(&function.name).or_insert_with(|| Function {
+                    name: function.name.clone(),
+                    sampled_percent: 0.0,
+                    time_percent: 0.0,
+                    instructions_percent: 0.0,
+                    calls: 0,
+                });
+                all.sampled_percent += function.sampled_percent * part;
+                all.time_percent += function.time_percent * part;
+                all.instructions_percent += function.instructions_percent * part;
+                all.calls += function.calls;
+            }
+        }
+        let mut functions: Vec<Function> = functions.into_values().collect();
+        functions.sort_by(|a, b| b.time_percent.total_cmp(&a.time_percent));
+        (samples > 0).then_some(Comparison { functions, samples })
+    }
+
     /// The function whose shares differ most.
     pub fn worst(&self) -> Option<&Function> {
         self.functions.iter().max_by(|a, b| a.difference_points().total_cmp(&b.difference_points()))
@@ -245,6 +270,23 @@ mod tests {
                 "funcTable": { "name": [0, 1, 2, 3] },
             }],
         })
+    }
+
+    #[test]
+    fn runs_together_weigh_as_much_as_their_samples() {
+        let run = |samples: u64, sampled: [u64; 2], ticks: [u64; 2]| {
+            let names = ["a", "b"].map(str::to_owned);
+            let counted = names.clone().into_iter().zip(ticks);
+            let counted = counted.map(|(name, ticks)| (name, Executed { ticks, instructions: 1, calls: 1 })).collect();
+            let run = compare(&names.into_iter().zip(sampled).collect(), &counted).unwrap();
+            assert_eq!(run.samples, samples);
+            run
+        };
+        let together = Comparison::together(&[run(300, [150, 150], [60, 40]), run(100, [100, 0], [60, 40])]).unwrap();
+        let of = |name: &str| together.functions.iter().find(|function| function.name == name).unwrap().clone();
+        assert_eq!((together.samples, of("a").sampled_percent, of("a").calls), (400, 62.5, 2));
+        assert_eq!((of("a").time_percent, of("b").sampled_percent), (60.0, 37.5));
+        assert!(Comparison::together(&[]).is_none());
     }
 
     #[test]

@@ -37,7 +37,7 @@ fn check(setting: &str, address: &str) {
 }
 
 /// A client that connects while the guest boots: the user network accepts it immediately, and the guest must receive
-/// it when it is ready, not when QEMU retransmits after six seconds, or passt never.
+/// it when it is ready, not when the network retransmits after seconds.
 fn check_early_client(world: World) {
     if let Some(reason) = world.obstacle() {
         return programs::skip(reason);

@@ -15,6 +15,13 @@ pub const MMIO: &[&str] = &["--vmm", "qemu", "--machine", "microvm", "--bus", "m
 /// Each machine with each bus that it has, microvm by the image's firmware and by QEMU's. Firmware of q35 takes seconds where a host emulates its
 /// code.
 pub const MACHINES: [&[&str]; 4] = [MMIO, PCI, QEMU_FIRMWARE, Q35];
+/// The options for each version of the interrupt controller of an AArch64 machine, with each bus.
+pub const AARCH64_MACHINES: [&[&str]; 4] = [
+    &["--gic", "2", "--bus", "mmio"],
+    &["--gic", "2", "--bus", "pci"],
+    &["--gic", "3", "--bus", "mmio"],
+    &["--gic", "3", "--bus", "pci"],
+];
 pub const QEMU_FIRMWARE: &[&str] = &["--machine", "microvm", "--qemu-firmware"];
 const Q35: &[&str] = &["--machine", "q35"];
 

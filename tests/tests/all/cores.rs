@@ -29,7 +29,7 @@ glass_tests::in_worlds!(tcg Tcg:
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Runs the service `faults` with `options`; what it prints until it ends by itself, and its exit code.
-fn faults(world: World, options: &[&str], argument: &str) -> Option<(String, Option<i32>)> {
+pub fn faults(world: World, options: &[&str], argument: &str) -> Option<(String, Option<i32>)> {
     if let Some(reason) = world.obstacle() {
         programs::skip(reason);
         return None;
@@ -101,14 +101,14 @@ fn a_core_that_does_not_come_up_is_reported(world: World) {
     let output = process.output();
     assert_eq!(status.code(), Some(0), "{output}");
     for core in [1, 2] {
-        let line = format!("core {core} (local APIC {core}) did not start: the service runs without it");
+        let line = format!("core {core} (processor {core:#x}) did not start: the service runs without it");
         assert!(output.contains(&line), "{output}");
     }
     assert!(output.contains("cores=1 cancelled=true none=true back=Some(0)"), "{output}");
 }
 
 /// A core does not wait when it prints more than the first one takes, and no line disappears uncounted.
-fn lines_that_are_lost_are_counted(world: World) {
+pub fn lines_that_are_lost_are_counted(world: World) {
     let Some((output, code)) = faults(world, &["--cores", "2"], "flood") else { return };
     assert_eq!(code, Some(0), "{output}");
     let lost =
@@ -120,12 +120,18 @@ fn lines_that_are_lost_are_counted(world: World) {
 
 /// The culprit is the last core; one never gives way, and the first waits, or still starts the culprit.
 fn a_crash_shows_all_cores(world: World) {
+    crashes_show_all_cores(world, &[]);
+}
+
+/// The same on the machine with these options of `glass run`.
+pub fn crashes_show_all_cores(world: World, machine: &[&str]) {
     for (fault, expected, code) in [
         ("panic-there", "on purpose, elsewhere", 101),
         ("null-there", "read of unmapped address 0x8", 102),
         ("stack-there", "stack overflow: the stack of 256 KiB is used up", 102),
     ] {
-        let Some((output, status)) = faults(world, &["--cores", "3"], fault) else { return };
+        let options = [&["--cores", "3"], machine].concat();
+        let Some((output, status)) = faults(world, &options, fault) else { return };
         assert_eq!(status, Some(code), "{fault}: {output}");
         for words in [expected, "core 2, task culprit,", "core 0, task ", "core 1, task busy:", "many::busy"] {
             assert!(output.contains(words), "{fault} does not print `{words}`: {output}");
@@ -134,7 +140,7 @@ fn a_crash_shows_all_cores(world: World) {
 }
 
 /// A service that uses one core runs as on a machine with one.
-fn the_queue_does_not_mind_more_cores(world: World) {
+pub fn the_queue_does_not_mind_more_cores(world: World) {
     use glass_tests::content::Content;
     use glass_tests::queue::{Options, Queue};
     let folder = Folder::new("queue").unwrap();

@@ -95,14 +95,21 @@ fn stacks_in(glass: &Path, dump: &Path, image: &Path, folder: &Folder) -> Vec<Tr
     stacks::parse(&fs::read_to_string(export).unwrap()).unwrap()
 }
 
+/// Dumps of a guest that runs, until one finds it computing.
+const DUMPS_MAX: usize = 5;
+
 fn assert_whole(tracks: &[Track], what: &str) {
     assert!(!tracks.is_empty(), "{what}");
     for track in tracks {
         let broken: Vec<_> = track.known().filter_map(|piece| piece.broken.as_ref()).collect();
         assert!(broken.is_empty(), "{what}, {}: {broken:?}", track.name);
     }
-    let is_busy = |track: &Track| track.known().any(|piece| piece.functions.iter().any(|name| name.contains("busy::")));
-    assert!(is_busy(&tracks[0]), "{what}: {tracks:?}");
+    assert!(is_busy(tracks), "{what}: {tracks:?}");
+}
+
+/// Whether the first processor computed. At a random moment it may be in a driver.
+fn is_busy(tracks: &[Track]) -> bool {
+    tracks[0].known().any(|piece| piece.functions.iter().any(|name| name.contains("busy::")))
 }
 
 /// Waits until the guest has printed more.
@@ -212,10 +219,15 @@ fn it_is_what_qemu_would_write() {
         let folder = Folder::new("dump-qemu").unwrap();
         let Some((vm, mut monitor, glass)) = start_qemu(&folder, "tcg") else { return };
         let (ours, theirs) = (folder.file("ours"), folder.file("theirs"));
-        let said = dump(&glass, vm.process.pid(), &[], &ours);
-        assert!(said.contains("the guest stood for"), "{said}");
-        assert_runs(|| vm.process.output(), "after a dump");
-        assert_whole(&stacks_in(&glass, &ours, &vm.image, &folder), "by the gdbstub");
+        let running = || {
+            let said = dump(&glass, vm.process.pid(), &[], &ours);
+            assert!(said.contains("the guest stood for"), "{said}");
+            assert_runs(|| vm.process.output(), "after a dump");
+            stacks_in(&glass, &ours, &vm.image, &folder)
+        };
+        let first = running();
+        let tracks = (1..DUMPS_MAX).fold(first, |last, _| if is_busy(&last) { last } else { running() });
+        assert_whole(&tracks, "by the gdbstub");
         // Nothing changes between the two dumps of a VM that its owner has paused.
         monitor.execute("stop", json!({})).unwrap();
         let said = dump(&glass, vm.process.pid(), &[], &ours);

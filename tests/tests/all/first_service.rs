@@ -2,6 +2,7 @@
 //! guide is run, every listing compiled, and nothing warns.
 
 use glass_tests::folder::Folder;
+use glass_tests::guide::listings;
 use glass_tests::http::Client;
 use glass_tests::limit::within;
 use glass_tests::port::free_port;
@@ -119,19 +120,6 @@ fn assert_no_warning(line: &str, said: &str) {
     assert!(!said.lines().filter(|text| !is_of_the_host(text)).any(warns), "{line} warns: {said}");
 }
 
-/// The listings of the guide: ```` ```rust PATH ````.
-fn listings() -> Vec<(&'static str, String)> {
-    let mut listings = Vec::new();
-    let mut lines = GUIDE.lines();
-    while let Some(line) = lines.next() {
-        if let Some(path) = line.strip_prefix("```rust ") {
-            let text = lines.by_ref().take_while(|line| *line != "```").map(|line| format!("{line}\n")).collect();
-            listings.push((path, text));
-        }
-    }
-    listings
-}
-
 /// The answer to one request, without its line end.
 fn ask(address: SocketAddr, method: &str) -> String {
     let mut client = Client::connect(address).unwrap();
@@ -154,8 +142,8 @@ fn path_of_a_new_user() {
     user.serve("cargo run", greeting);
     user.serve("glass run --port 8080", greeting);
 
-    let listings = listings();
-    assert_eq!(listings.len(), 3);
+    let listings = listings(GUIDE);
+    assert_eq!(listings.len(), 2);
     for (path, text) in listings {
         fs::write(user.folder.file("tally").join(path), text).unwrap();
     }
@@ -203,7 +191,8 @@ fn a_crate_is_not_made_where_one_is_or_by_a_wrong_name() {
         for (arguments, word) in [
             (&["my-service"][..], "another name"),
             (&["My Service"], "my-service"),
-            (&["other", "--glasshouse", "/"], "--glasshouse"),
+            (&["other", "--path", "/"], "--path"),
+            (&["other", "--git", "a\"b"], "address of a git repository"),
         ] {
             let (is_made, said) = new(arguments);
             assert!(!is_made && said.contains(word) && said.lines().count() == 1, "{arguments:?}: {said}");

@@ -109,7 +109,7 @@ fn a_trace_says_if_functions_are_not_traced(world: World) {
     command.arg("run").arg(&busy).args(["--cores", "2"]);
     match is_process {
         true => command.args(["--platform", "linux"]),
-        false => command.args(["--accel", &world.to_string()]),
+        false => command.args(["--accel", &world.to_string(), "--vmm", "qemu"]),
     };
     let mut busy = Process::spawn(command.args(["--", "--calls"]), &folder.file("log")).unwrap();
     busy.wait_for_text("function ", PATIENCE, || ());
@@ -132,7 +132,9 @@ const ITEMS_MIN: u64 = 3;
 fn the_queue_does_not_notice_how_its_functions_are_switched(world: World) {
     let Some(program) = programs::variant("upload-queue", Variant::Functions, world != World::Process) else { return };
     let folder = Folder::new("switching").unwrap();
-    let options = Options { program: Some(program.clone()), ..Options::default() };
+    // The program's code is found in the mapping that QEMU has of the RAM.
+    let vm = if world == World::Process { Vec::new() } else { vec!["--vmm", "qemu"] };
+    let options = Options { program: Some(program.clone()), vm, ..Options::default() };
     let Some(mut queue) = Queue::start(world, &folder.file("queue.img"), &options).unwrap() else { return };
     let guest = Traced::attach(world, queue.service_pid().unwrap(), &program);
     let before = guest.text();

@@ -46,7 +46,14 @@ fn assert_whole(tracks: &[Track], what: &str) {
         let known: Vec<_> = track.known().collect();
         let broken = known.iter().filter_map(|piece| piece.broken.as_ref()).collect::<Vec<_>>();
         assert!(broken.is_empty(), "{what}, {}: {} of {} pieces: {broken:?}", track.name, broken.len(), known.len());
-        assert!(known.iter().any(|piece| piece.functions.len() > 1), "{what}, {}: no stack", track.name);
+        let has_stack = known.iter().any(|piece| piece.functions.len() > 1);
+        assert!(
+            has_stack,
+            "{what}, {}: no stack in {} pieces: {:?}",
+            track.name,
+            track.pieces.len(),
+            track.pieces.first()
+        );
     }
     let has = |track: &Track, name: &str| {
         track.known().any(|piece| piece.functions.iter().any(|function| function.contains(name)))

@@ -1,5 +1,6 @@
 //! `glass record --off-cpu` of a Linux guest: what each of its threads waits for, and where, without a stop of the guest.
 
+use crate::agent::linux;
 use glass_tests::folder::Folder;
 use glass_tests::limit::{say, within};
 use glass_tests::linux_guest::{Guest, Parts, Release, Settings};
@@ -14,6 +15,11 @@ const LIMIT: Duration = Duration::from_secs(240);
 const SHORT: Duration = Duration::from_secs(20);
 /// How far the share of a thread's time on a CPU may be from what the guest counts, in percent of all time: on a loaded machine few samples are taken.
 const SHARE_ERROR_MAX: f64 = 12.0;
+
+/// The VM's name.
+const NAME: &str = "linux-off-cpu";
+/// Processes that live for a fifth of a second each.
+const SHORT_LIVED: usize = 12;
 
 /// Threads of the guest's programs, what they wait for all the time, and functions of theirs, the innermost first.
 const WAITS: [(&str, &str, &[&str]); 10] = [
@@ -63,12 +69,14 @@ fn each_thread_has_what_it_waits_for() {
             Ok(parts) => parts,
             Err(reason) => return programs::skip(&format!("no Linux 6.1: {reason:#}")),
         };
-        let mut guest = Guest::boot(&parts, &Settings::new(Release::Bookworm61)).unwrap();
+        let options = ["-name", NAME].map(str::to_owned).to_vec();
+        let mut guest = Guest::boot(&parts, &Settings { options, ..Settings::new(Release::Bookworm61) }).unwrap();
         guest.start_programs().unwrap();
         let folder = Folder::new("off-cpu").unwrap();
         let file = |name: &str| folder.file(name).display().to_string();
         let (recording, export, pid) = (file("off.pftrace"), file("off.json"), guest.pid().to_string());
         let root = parts.root.files.display().to_string();
+        guest.expect(&format!("(sleep 2; for i in $(seq {SHORT_LIVED}); do sleep 0.2; done) &"), SHORT).unwrap();
         let before = schedstat(&mut guest, "without-fp");
         let recorded =
             ["record", "--off-cpu", "--pid", &pid, "--guest-root", &root, "--duration", "6", "-o", &recording];
@@ -93,6 +101,9 @@ fn each_thread_has_what_it_waits_for() {
                 assert!(own.any(|name| name == function), "{thread} is not in {function}: {piece:?}");
             }
         }
+        // Those that start and end meanwhile, too: the guest's lists are read again when it has started a task.
+        let short_lived = tracks.iter().filter(|track| track.name.split(", ").any(|name| name.starts_with("sleep ")));
+        assert!(short_lived.count() >= SHORT_LIVED * 3 / 4, "{:?}", tracks.iter().map(|track| &track.name));
         // One that computes is on a CPU for as long as the guest's scheduler counts, and waits for one else.
         let computes = leaves(track("without-fp"));
         let of = |leaf: &str| computes.get(leaf).copied().unwrap_or(0) as f64;
@@ -105,6 +116,10 @@ fn each_thread_has_what_it_waits_for() {
         let report = glass(&["report", "--text", &recording]);
         assert!(report.contains("samples, running or waiting") && report.contains("[waits for a lock]"), "{report}");
         assert!(report.contains("Pauses    none"), "{report}");
+        // The same guest, which took long to boot, for a test of the agent.
+        if programs::is_long() {
+            linux::check_on_the_page(&mut guest, NAME, "without-fp");
+        }
     });
 }
 

@@ -1,10 +1,11 @@
 //! MPI programs in C as processes under `glass run --ranks`: results, failures of ranks, and a test suite of other people.
 
 mod judge;
+mod open_mpi;
 
 use glass_tests::folder::Folder;
 use glass_tests::process::Process;
-use glass_tests::{limit, programs};
+use glass_tests::{limit, programs, python};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -31,7 +32,7 @@ impl Mpi {
     /// Compiles C sources with the host's compiler; `None` after a printed reason if there is none.
     fn compile(&self, folder: &Folder, sources: &[PathBuf]) -> Option<PathBuf> {
         let program = folder.file("program");
-        let library = folder.file("libmpi_abi.so.0");
+        let library = folder.file("libmpi_abi.so.1");
         std::os::unix::fs::symlink(&self.library, &library).unwrap();
         let mut cc = Command::new("cc");
         cc.args(["-std=c11", "-O2", "-Wall", "-Werror", "-pthread", "-I"])
@@ -144,4 +145,38 @@ fn a_fatal_error_ends_all_ranks() {
     assert_eq!(code, Some(6), "{output}");
     assert!(output.contains("MPI: rank 0: invalid rank (error 6)"), "{output}");
     assert!(!output.contains("went on"), "{output}");
+}
+
+/// The other library of the standard ABI that there is as a package (MPICH 5): programs linked with one run with the other.
+#[test]
+fn programs_run_with_the_other_library_of_the_standard() {
+    limit::within(Duration::from_secs(300), || {
+        let Some(mpi) = Mpi::find() else { return };
+        let environment = match python::environment("mpich==5.0.2") {
+            Ok(environment) => environment,
+            Err(error) => return programs::skip(&format!("MPICH cannot be had: {error:#}")),
+        };
+        let folder = Folder::new("mpi-other").unwrap();
+        let Some(ours) = mpi.compile(&folder, &osu_sources()) else { return };
+        let theirs = folder.file("program-of-mpich");
+        let mut mpicc = Command::new(environment.join("bin/mpicc_abi"));
+        mpicc.args(["-std=c11", "-O2", "-pthread", "-o"]).arg(&theirs).args(osu_sources());
+        // It names its own folder of before it was moved.
+        mpicc.arg(format!("-L{}", environment.join("lib").display()));
+        mpicc.arg(format!("-I{}", environment.join("include").display()));
+        let compiled = mpicc.output().unwrap();
+        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        let table = ["allreduce", "-c", "-i", "3", "-x", "1", "-m", "1:4096"];
+        let (code, output) = mpi.run(&folder, 2, &[&[text(&theirs)], &table[..]].concat());
+        assert!(code == Some(0) && output.lines().any(|line| line.starts_with("4096 ")), "theirs with ours: {output}");
+        let mut command = Command::new(environment.join("bin/mpiexec"));
+        command.args(["-n", "2"]).arg(&ours).args(table).env("LD_LIBRARY_PATH", environment.join("lib"));
+        let mut process = Process::spawn(&mut command, &folder.file("log-of-mpich")).unwrap();
+        let status = process.wait(PATIENCE);
+        let output = process.output();
+        assert!(
+            status.is_some_and(|status| status.success()) && output.lines().any(|line| line.starts_with("4096 ")),
+            "ours with theirs: {output}"
+        );
+    });
 }

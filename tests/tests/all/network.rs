@@ -18,8 +18,8 @@ glass_tests::in_every_world! {
     idle_connections_shut_nobody_out within 180;
 }
 
-const NEAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-const FAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+pub(crate) const NEAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+pub(crate) const FAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 /// Where `bench-tcp` listens.
 const TCP_PORT: u16 = 8090;

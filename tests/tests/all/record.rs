@@ -6,7 +6,7 @@ use glass_tests::folder::Folder;
 use glass_tests::limit::{say, within};
 use glass_tests::process::Process;
 use glass_tests::programs::{self, Variant};
-use glass_tests::qmp::Qmp;
+use glass_tests::qmp::{Events, Qmp, monitor_of_glass_run};
 use glass_tests::queue::{Options, Queue, World};
 use glass_tests::terminal::Terminal;
 use serde_json::json;
@@ -19,13 +19,16 @@ glass_tests::in_every_world! {
     a_recording_names_what_the_queue_does within 240;
 }
 
+/// The most packets of the requests for a sample of one vCPU, and for the attempt before.
+const PACKETS: u64 = 8;
+
 /// How long the test of the live screen may take.
 const LIVE_LIMIT: Duration = Duration::from_secs(120);
 
 /// The maximum of broken stacks, in percent.
 const BROKEN_PERCENT_MAX: f64 = 1.0;
 
-fn a_recording_names_what_the_queue_does(world: World) {
+pub fn a_recording_names_what_the_queue_does(world: World) {
     let folder = Folder::new("record").unwrap();
     let mut options = Options::default();
     if world == World::Process {
@@ -36,8 +39,10 @@ fn a_recording_names_what_the_queue_does(world: World) {
     let Some(queue) = Queue::start(world, &folder.file("queue.img"), &options).unwrap() else { return };
     let Some(glass) = programs::built("glass") else { return };
     let recording = folder.file("recording");
+    // A host that is emulated itself, and busy, takes few samples in three seconds.
+    let seconds = if world == World::Tcg { "10" } else { "3" };
     let mut record = Command::new(&glass);
-    record.args(["record", "--pid", &queue.service_pid().unwrap().to_string(), "--rate", "499", "--duration", "3"]);
+    record.args(["record", "--pid", &queue.service_pid().unwrap().to_string(), "--rate", "499", "--duration", seconds]);
     record.arg("--output").arg(&recording);
     let mut recorder = Process::spawn(&mut record, &folder.file("record.log")).unwrap();
     let moved = load_until(&queue, 200_000, || recorder.wait(Duration::ZERO).is_some());
@@ -46,6 +51,76 @@ fn a_recording_names_what_the_queue_does(world: World) {
         if world == World::Process { &["upload_queue"] } else { &["upload_queue", "smoltcp", "virtio"] };
     let broken = judge(&glass, &recording, names);
     say(&format!("record {world}: {moved} items moved meanwhile, {broken} % of the stacks broken"));
+}
+
+/// Records a queue for two seconds; what `glass info` prints.
+fn recorded(queue: &Queue, folder: &Folder, options: &[&str]) -> Option<serde_json::Value> {
+    let glass = programs::built("glass")?;
+    let (recording, pid) = (folder.file("recording"), queue.service_pid().unwrap().to_string());
+    let mut record = Command::new(&glass);
+    record.args(["record", "--pid", &pid, "--rate", "199", "--duration", "2"]).args(options);
+    assert!(record.arg("--output").arg(&recording).status().unwrap().success());
+    let info = Command::new(&glass).args(["info", "--json"]).arg(&recording).output().unwrap();
+    Some(serde_json::from_slice(&info.stdout).unwrap())
+}
+
+/// How many pauses are in a recording.
+fn pauses(info: &serde_json::Value) -> u64 {
+    info["cost"]["pause"]["count"].as_u64().unwrap()
+}
+
+fn samples(info: &serde_json::Value) -> u64 {
+    info["samples"].as_u64().unwrap()
+}
+
+/// With `--leave-idle` a vCPU that sleeps is idle as without it, and is stopped for its first samples alone.
+fn expect_that_an_idle_vcpu_need_not_be_stopped(world: World) {
+    let folder = Folder::new("leave-idle").unwrap();
+    let Some(queue) = Queue::start(world, &folder.file("queue.img"), &Options::default()).unwrap() else { return };
+    let Some(stopped) = recorded(&queue, &folder, &[]) else { return };
+    let left = recorded(&queue, &folder, &["--leave-idle"]).unwrap();
+    for info in [&stopped, &left] {
+        let idle = info["tracks"][0]["idle"].as_u64().unwrap();
+        assert!(idle > 0 && idle * 10 >= samples(info) * 9, "{info}");
+    }
+    let of = |info| format!("{} pauses for {} samples", pauses(info), samples(info));
+    say(&format!("leave-idle {world}: {}, without it {}", of(&left), of(&stopped)));
+    // On a busy host the rate is lowered where each sample is a pause.
+    assert!(pauses(&stopped) * 10 >= samples(&stopped) * 9, "{stopped}");
+    assert!(samples(&left) > 100 && pauses(&left) * 4 < samples(&left), "{left}");
+}
+
+#[test]
+fn an_idle_vcpu_need_not_be_stopped() {
+    within(LIVE_LIMIT, || expect_that_an_idle_vcpu_need_not_be_stopped(World::Kvm));
+}
+
+#[test]
+fn an_idle_vcpu_that_is_emulated_need_not_be_stopped() {
+    within(LIVE_LIMIT, || expect_that_an_idle_vcpu_need_not_be_stopped(World::Tcg));
+}
+
+/// QEMU stops a VM for each client of its gdbstub: that stop is the first sample's, and to detach stops it once.
+#[test]
+fn a_vm_that_is_emulated_is_stopped_for_its_samples_alone() {
+    within(LIVE_LIMIT, || {
+        let folder = Folder::new("stops").unwrap();
+        let Some(queue) = Queue::start(World::Tcg, &folder.file("queue.img"), &Options::default()).unwrap() else {
+            return;
+        };
+        let monitor = monitor_of_glass_run(queue.service_pid().unwrap()).unwrap();
+        let events = Events::collect(&monitor).unwrap();
+        let Some(info) = recorded(&queue, &folder, &[]) else { return };
+        let events = events.end().unwrap();
+        let stops = events.iter().filter(|moment| !moment.resumes).count() as u64;
+        // Where QEMU was busy for too long, each packet of the requests that follow may have stopped it.
+        let late = info["warnings"].as_array().into_iter().flatten().filter_map(|warning| {
+            warning.as_str()?.split_once(" samples were taken late")?.0.split(' ').next_back()?.parse::<u64>().ok()
+        });
+        let more = stops - pauses(&info);
+        assert!(more >= 1 && more <= 1 + PACKETS * late.sum::<u64>(), "{stops} stops: {info}");
+        assert_eq!(events.len() as u64, 2 * stops, "it runs after each");
+    });
 }
 
 /// What QEMU and the host's kernel do for a queue behind QEMU's user network is in the recording of its VM.

@@ -13,6 +13,7 @@ glass_tests::in_every_world! {
     items_come_out_whole_and_in_order within 180;
     a_foreign_client_uploads_and_downloads within 180;
     each_wrong_request_has_its_answer within 180;
+    digests_are_verified_and_a_part_is_sent within 180;
     a_download_waits_for_an_upload within 180;
     items_survive_a_restart within 240;
     a_full_disk_is_told_and_drains within 180;
@@ -84,6 +85,40 @@ pub fn a_foreign_client_uploads_and_downloads(world: World) {
     queue.take(content).unwrap();
     let empty = queue.connect().unwrap().request("GET", "/downloader?wait=0").unwrap();
     assert_eq!(empty.status(), 204);
+}
+
+/// The SHA-256 and the SHA-512 of `abc`, as FIPS 180-4 has them.
+const SHA_256: &str = "sha-256=:ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0=:";
+const SHA_512: &str =
+    "sha-512=:3a81oZNherrMQXNJriBBMRLm+k6JqX6iCp7u5ktV05ohkpkqJ0/BqDa6PCOj/uu9RU1EI2Q86A4qmslPpUyknw==:";
+
+pub fn digests_are_verified_and_a_part_is_sent(world: World) {
+    let folder = Folder::new("digests").unwrap();
+    let Some(queue) = start(world, &folder) else { return };
+    let ask = |head: &str, body: &str| {
+        let mut client = queue.connect().unwrap();
+        client.send(format!("{head}Host: x\r\n\r\n{body}").as_bytes()).unwrap();
+        client.response("GET").unwrap()
+    };
+    let put = |digest: &str, body: &str| {
+        let head = format!("PUT /uploader HTTP/1.1\r\nContent-Length: {}\r\nContent-Digest: {digest}\r\n", body.len());
+        ask(&head, body)
+    };
+    for digest in [SHA_256, SHA_512, &format!("{SHA_256}, {SHA_512}")] {
+        let refused = put(digest, "abd");
+        assert_eq!(refused.status(), 400, "{}", refused.text());
+        assert_eq!(refused.head.header("content-type"), Some("application/problem+json"));
+    }
+    assert_eq!(ask("GET /downloader?wait=0 HTTP/1.1\r\n", "").status(), 204, "what was refused is not there");
+    assert_eq!(put(&format!("{SHA_256}, {SHA_512}"), "abc").status(), 200);
+    let whole =
+        ask("GET /downloader HTTP/1.1\r\nWant-Repr-Digest: sha-512=1\r\nWant-Content-Digest: sha-256=1\r\n", "");
+    let digests = ["content-digest", "repr-digest"].map(|name| whole.head.header(name));
+    assert_eq!((whole.status(), digests, &*whole.text()), (200, [Some(SHA_256), Some(SHA_512)], "abc"));
+    assert!(whole.head.header("date").is_some_and(|date| date.ends_with(" GMT")), "{:?}", whole.head);
+    let range = format!("GET /downloader HTTP/1.1\r\nRange: bytes=1-\r\nIf-Range: {}\r\n", whole.etag());
+    let part = ask(&range, "");
+    assert_eq!((part.status(), part.head.header("content-range"), &*part.text()), (206, Some("bytes 1-2/3"), "bc"));
 }
 
 pub fn each_wrong_request_has_its_answer(world: World) {

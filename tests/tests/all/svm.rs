@@ -166,10 +166,8 @@ impl Guests {
         match self.lab.machine.failure() {
             Some(failure @ Failure::Panic(_)) => Some(End::Panic(failure.to_string())),
             Some(failure @ Failure::Silence(_)) => Some(End::Silence(failure.to_string())),
-            // Nothing has stopped or read it before.
-            None => self
-                .linux_has_not_booted()
-                .then(|| End::Silence(format!("Linux has ended while it booted: {}", self.about_linux()))),
+            // QEMU's emulation resets a Linux now and then, before anything has stopped it too. If `glass` ended it, it ends in a second machine too.
+            None => self.linux_has_ended().then(|| End::Silence(format!("Linux has ended: {}", self.about_linux()))),
         }
     }
 }
@@ -244,15 +242,24 @@ fn stack(piece: &Piece) -> Stack {
     Stack { functions: piece.functions.clone(), broken: piece.broken.clone(), weight: piece.ns }.of_kernel()
 }
 
-/// A vCPU is shown as idle for as long as Linux counts, within some points. Woken and waiting for a CPU of the host it is idle for `glass`, which
-/// sees it at its `hlt`, and stolen from for Linux.
+/// A vCPU is shown as idle for as long as Linux counts, within some points. At its `hlt`, woken and waiting for a CPU of the host, or while the host
+/// handles the exit, Linux may count it as idle or as stolen from.
 fn assert_is_idle_as_counted(track: &Track, counted: &Counted, error_percent_max: f64) {
-    let locked: u64 = track.known().filter(|piece| waits_for_a_lock(piece)).map(|piece| piece.ns).sum();
     let known: u64 = track.known().map(|piece| piece.ns).sum();
-    let shown = (track.ns_in(State::Idle) - locked) as f64 * 100.0 / known as f64;
-    say(&format!("{} is idle for {shown:.1} % of the time; Linux: {counted:.1?}", track.name));
-    let range = counted.idle - error_percent_max..=counted.idle + counted.stolen + error_percent_max;
-    assert!(range.contains(&shown), "{shown:.1} % idle, and not in {range:.1?}");
+    let percent = |is_meant: &dyn Fn(&Piece) -> bool| {
+        let ns: u64 = track.known().filter(|piece| is_meant(piece)).map(|piece| piece.ns).sum();
+        ns as f64 * 100.0 / known as f64
+    };
+    let is_idling = |piece: &Piece| piece.functions.iter().any(|name| name == "do_idle");
+    let idle = percent(&|piece| piece.state == State::Idle && !waits_for_a_lock(piece));
+    let either = percent(&|piece| matches!(piece.state, State::Stolen | State::InVmm) && is_idling(piece));
+    say(&format!(
+        "{} is idle for {idle:.1} % of the time, and stopped by the host there for {either:.1} %; Linux: {counted:.1?}",
+        track.name
+    ));
+    let is_as_counted =
+        idle <= counted.idle + counted.stolen + error_percent_max && idle + either >= counted.idle - error_percent_max;
+    assert!(is_as_counted, "{idle:.1} to {:.1} % idle, and Linux counts {counted:.1?}", idle + either);
 }
 
 /// `glass` is killed while it samples: every thread of the VM is released, and the guest runs.

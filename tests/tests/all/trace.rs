@@ -86,7 +86,7 @@ fn finish(tracing: &Tracing, mut recorder: Process) -> String {
     recorder.output()
 }
 
-fn a_trace_tells_all_and_the_queue_goes_on(world: World) {
+pub fn a_trace_tells_all_and_the_queue_goes_on(world: World) {
     let Some(tracing) = Tracing::start(world) else { return };
     let (recorder, file) = tracing.trace("a", &["--duration", "3"]);
     let said = finish(&tracing, recorder);
@@ -153,7 +153,7 @@ fn a_killed_recorder_is_cleaned_up_after(world: World) {
     assert_eq!(events("d"), before, "groups were left on");
 }
 
-fn a_run_is_traced_from_its_first_instruction(world: World) {
+pub fn a_run_is_traced_from_its_first_instruction(world: World) {
     if let Some(reason) = world.obstacle() {
         return programs::skip(reason);
     }
@@ -184,4 +184,30 @@ fn a_run_is_traced_from_its_first_instruction(world: World) {
     assert!(ring["first_event"] == 0 && ring["events"].as_u64().unwrap() > 10, "{info}\n{said}");
     assert_eq!((lost(&info), &info["is_complete"]), (0, &Value::from(true)), "{said}");
     assert!(said.contains("clock "), "{said}");
+    if world == World::Kvm {
+        // Our VMM states the guest's clock, by two reads of its own clock around a call of the kernel.
+        let error_ns = info["trace"]["clock_error_ns"].as_u64().unwrap();
+        check_exits(&glass, &file, error_ns as f64 / 1e3);
+    }
+}
+
+/// The exits of the boot are in the trace, by device, and within its time, but for the error of the guest's clock.
+fn check_exits(glass: &Path, file: &Path, error_us: f64) {
+    let json = file.with_extension("json");
+    let mut export = Command::new(glass);
+    export.args(["export", "--format", "chrome"]).arg(file).arg("--output").arg(&json);
+    let output = export.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let trace: Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    assert!(events.iter().any(|event| event["args"]["name"] == "VMM of core 0: spans"), "there is no track of exits");
+    let times_us = |name: &str| {
+        let named = events.iter().filter(|event| event["name"] == name);
+        named.map(|event| event["ts"].as_f64().unwrap()).collect::<Vec<f64>>()
+    };
+    let devices = times_us("boot: devices");
+    let exits = times_us("exit: write to the disk's registers");
+    assert!(devices.len() >= 2 && exits.len() >= 2 * 5, "{devices:?} {exits:?}");
+    let (from, to) = (devices[0] - error_us, devices.iter().fold(0.0, |last: f64, time| last.max(*time)) + error_us);
+    assert!(exits.iter().all(|time| (from..to).contains(time)), "{exits:?} are not in {from} to {to}");
 }

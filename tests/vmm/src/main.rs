@@ -77,9 +77,10 @@ fn main() -> Result<()> {
         }
         _ => None,
     };
+    // The first starts the others: all are there before it runs.
+    let vcpus = (0..options.vcpus).map(|index| make_vcpu(&vm, index, &features)).collect::<Result<Vec<_>>>()?;
     let mut idle = Vec::new();
-    for index in 0..options.vcpus {
-        let vcpu = make_vcpu(&vm, index, &features)?;
+    for (index, vcpu) in (0..).zip(vcpus) {
         match &start {
             Some(start) => {
                 match start {

@@ -1,10 +1,11 @@
 //! The windows of the VM's devices: one page of physical addresses, with 512 bytes for each.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use glass_devices::Position;
 use vm_memory::bitmap::BitmapSlice;
 use vm_memory::{Bytes, VolatileSlice};
 
-use crate::x86_64::registers::{Effect, Registers, WINDOW_BYTES, offset};
+use crate::x86_64::registers::{Effect, Registers, State, WINDOW_BYTES, offset};
 use crate::x86_64::worker::Attached;
 
 /// Where the first window is.
@@ -22,6 +23,16 @@ pub struct Window {
     pub attached: Box<dyn Attached>,
 }
 
+/// What a device needs to continue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Paused {
+    /// Its number (virtio 1.2, section 5).
+    pub id: u32,
+    pub state: State,
+    /// How far it is with each of its queues.
+    pub positions: Vec<Position>,
+}
+
 /// The devices.
 #[derive(Default)]
 pub struct Bus {
@@ -35,7 +46,7 @@ pub fn address(index: usize) -> u64 {
 }
 
 /// The window at an address, and where in it that is.
-fn place(address: u64) -> Option<(usize, u64)> {
+pub fn place(address: u64) -> Option<(usize, u64)> {
     let at = address.checked_sub(WINDOWS).filter(|at| *at < BUS_BYTES)?;
     Some(((at / WINDOW_BYTES) as usize, at % WINDOW_BYTES))
 }
@@ -72,9 +83,9 @@ impl Bus {
         match registers.write(at, bytes) {
             // KVM passes notifications of queues that exist on to the device.
             Effect::None | Effect::Notify(_) => {}
-            Effect::Reset => attached.stop()?,
+            Effect::Reset => _ = attached.stop()?,
             Effect::Start(agreed) => {
-                if let Err(error) = attached.start(&agreed) {
+                if let Err(error) = attached.start(&agreed, &[]) {
                     registers.give_up();
                     self.report(index, &error);
                 }
@@ -105,7 +116,38 @@ impl Bus {
 
     /// Stops all devices. What is on its way has ended.
     pub fn stop(&mut self) -> Result<()> {
-        self.windows.iter_mut().try_for_each(|window| window.attached.stop())
+        self.pause().map(|_| ())
+    }
+
+    /// Stops all devices, and returns what they need to continue. What is on its way has ended.
+    pub fn pause(&mut self) -> Result<Vec<Paused>> {
+        let pause = |Window { registers, attached }: &mut Window| {
+            Ok(Paused { id: registers.id(), state: registers.state().clone(), positions: attached.stop()? })
+        };
+        self.windows.iter_mut().map(pause).collect()
+    }
+
+    /// Takes over the registers of devices that were paused, which may be those of another VM with the same ones.
+    ///
+    /// # Errors
+    /// They are other devices.
+    pub fn restore(&mut self, paused: &[Paused]) -> Result<()> {
+        let ids = paused.iter().map(|paused| paused.id);
+        ensure!(ids.eq(self.windows.iter().map(|window| window.registers.id())), "the VM had other devices");
+        for (window, paused) in self.windows.iter_mut().zip(paused) {
+            window.registers.restore(paused.state.clone())?;
+        }
+        Ok(())
+    }
+
+    /// Starts the devices again that ran before they were paused.
+    pub fn resume(&mut self, paused: &[Paused]) -> Result<()> {
+        for (Window { registers, attached }, paused) in self.windows.iter_mut().zip(paused) {
+            if let Some(agreed) = registers.agreed() {
+                attached.start(&agreed, &paused.positions)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -120,16 +162,16 @@ mod tests {
     struct Noted(Arc<Mutex<Vec<&'static str>>>);
 
     impl Attached for Noted {
-        fn start(&mut self, agreed: &Agreed) -> Result<()> {
-            self.0.lock().unwrap().push("start");
+        fn start(&mut self, agreed: &Agreed, positions: &[Position]) -> Result<()> {
+            self.0.lock().unwrap().push(if positions.is_empty() { "start" } else { "continue" });
             match &agreed.queues[0] {
                 Some(place) if place.size == 0 => bail!("no size"),
                 _ => Ok(()),
             }
         }
-        fn stop(&mut self) -> Result<()> {
+        fn stop(&mut self) -> Result<Vec<Position>> {
             self.0.lock().unwrap().push("stop");
-            Ok(())
+            Ok(vec![Position { next_available: 7, next_used: 5 }])
         }
     }
 
@@ -177,6 +219,31 @@ mod tests {
             assert_eq!(bytes, [0; 8], "{address:#x}");
         }
         assert!(notes.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn devices_that_ran_continue_in_another_vm() {
+        let (mut bus, notes) = bus();
+        start(&mut bus, 0);
+        let paused = bus.pause().unwrap();
+        let (mut copy, of_copy) = super::tests::bus();
+        copy.restore(&paused).unwrap();
+        let mut status = [[0; 4]; 2];
+        status.iter_mut().zip([0, 1]).for_each(|(status, index)| copy.read(address(index) + 0x70, status));
+        assert_eq!(status, [[0; 4], [15, 0, 0, 0]]);
+        copy.resume(&paused).unwrap();
+        bus.resume(&paused).unwrap();
+        assert_eq!(of_copy.lock().unwrap().as_slice(), ["continue"]);
+        assert_eq!(notes.lock().unwrap().as_slice(), ["start", "stop", "stop", "continue"]);
+        // What other devices had is refused.
+        for change in
+            [|paused: &mut Paused| paused.id += 1, |paused: &mut Paused| paused.state.driver_features |= 1 << 60]
+        {
+            let mut other = paused.clone();
+            change(&mut other[1]);
+            assert!(copy.restore(&other).is_err());
+        }
+        assert!(copy.restore(&paused[..1]).is_err());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The registers of a device on virtio-mmio (virtio 1.2, section 4.2.2), as a guest's driver reads and writes them: what the driver has set up so
 //! far, and when the device is to start or to stop. Pure: no device and no KVM.
 
+use anyhow::{Result, ensure};
 use glass_devices::{FEATURES_OF_ALL, Place, QUEUE_SIZE_MAX};
 
 /// Bytes of a device's window.
@@ -89,10 +90,10 @@ pub struct Agreed {
 }
 
 /// A queue that is set up.
-#[derive(Debug, Clone, Copy, Default)]
-struct Queue {
-    place: Place,
-    is_ready: bool,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Queue {
+    pub place: Place,
+    pub is_ready: bool,
 }
 
 /// The registers of one device.
@@ -106,14 +107,14 @@ pub struct Registers {
 }
 
 /// What the driver has written.
-#[derive(Debug)]
-struct State {
-    status: u32,
-    device_features_select: u32,
-    driver_features_select: u32,
-    driver_features: u64,
-    queue_select: u32,
-    queues: Vec<Queue>,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct State {
+    pub status: u32,
+    pub device_features_select: u32,
+    pub driver_features_select: u32,
+    pub driver_features: u64,
+    pub queue_select: u32,
+    pub queues: Vec<Queue>,
 }
 
 impl State {
@@ -239,8 +240,36 @@ impl Registers {
             self.give_up();
             return Effect::None;
         }
-        let queues = state.queues.iter().map(|queue| queue.is_ready.then_some(queue.place)).collect();
-        Effect::Start(Agreed { features, queues })
+        self.agreed().map_or(Effect::None, Effect::Start)
+    }
+
+    /// What the driver has agreed to, if the device runs.
+    pub fn agreed(&self) -> Option<Agreed> {
+        let State { status, driver_features, queues, .. } = &self.state;
+        let is_running = status & (status::DRIVER_OK | status::NEEDS_RESET) == status::DRIVER_OK;
+        let queues = queues.iter().map(|queue| queue.is_ready.then_some(queue.place)).collect();
+        is_running.then_some(Agreed { features: *driver_features, queues })
+    }
+
+    /// The number of the device.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// What the driver has written.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Takes over what a driver has written to another device of the same kind.
+    ///
+    /// # Errors
+    /// This device does not have what the driver has agreed to.
+    pub fn restore(&mut self, state: State) -> Result<()> {
+        ensure!(state.driver_features & !self.features == 0, "a device had features that it does not have here");
+        ensure!(state.queues.len() == self.state.queues.len(), "a device had another number of queues");
+        self.state = State { status: state.status & status::ALL, ..state };
+        Ok(())
     }
 
     /// The device cannot do what its driver has set up, until that resets it.

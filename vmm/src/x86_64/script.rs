@@ -3,16 +3,17 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use anyhow::Result;
-use glass_devices::{Card, Console, Device, Disk, DiskOptions, Entropy, Served, Started, Stream};
+use glass_devices::{Card, Console, Device, Disk, DiskOptions, Entropy, Position, Served, Started, Tap};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap, VolatileSlice};
 
 use crate::x86_64::bus::{BUS_BYTES, Bus, WINDOWS, Window};
 use crate::x86_64::registers::{Agreed, Registers};
+use crate::x86_64::snapshot::{self, pages::Pages};
 use crate::x86_64::sys::event;
 use crate::x86_64::worker::Attached;
 
@@ -55,17 +56,21 @@ struct Inline<D> {
 }
 
 impl<D: Device + Send> Attached for Inline<D> {
-    fn start(&mut self, agreed: &Agreed) -> Result<()> {
-        let queue = |place: &Option<_>| {
+    fn start(&mut self, agreed: &Agreed, positions: &[Position]) -> Result<()> {
+        let mut positions = positions.iter().copied();
+        let mut queue = |place: &Option<_>| {
+            let position = positions.next().unwrap_or_default();
             let Some(place) = *place else { return Ok(None) };
-            Ok(Some(Started { place, kick: event()?.1, call: event()?.1 }))
+            Ok(Some(Started { place, position, kick: event()?.1, call: event()?.1 }))
         };
-        let queues = agreed.queues.iter().map(queue).collect::<Result<Vec<_>>>()?;
+        let queues = agreed.queues.iter().map(&mut queue).collect::<Result<Vec<_>>>()?;
         self.served.lock().expect("no turn has panicked").start(&self.memory, agreed.features, queues)
     }
 
-    fn stop(&mut self) -> Result<()> {
-        self.served.lock().expect("no turn has panicked").stop()
+    fn stop(&mut self) -> Result<Vec<Position>> {
+        let mut served = self.served.lock().expect("no turn has panicked");
+        served.stop()?;
+        Ok(served.positions())
     }
 }
 
@@ -77,26 +82,28 @@ struct Guest {
     bus: Bus,
     work: Vec<Work>,
     memory: GuestMemoryMmap,
-    /// The host's ends of the network and of the console.
-    hosts: [UnixStream; 2],
+    /// The host's ends of the console and of the network.
+    input: UnixStream,
+    network: UnixDatagram,
 }
 
 impl Guest {
     fn new(disk: &Path) -> Guest {
         let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), MEMORY_BYTES)]).expect("there is memory");
-        let pair = || UnixStream::pair().expect("there are descriptors");
-        let ((network, card), (input, console)) = (pair(), pair());
+        let (input, console) = UnixStream::pair().expect("there are descriptors");
+        let (network, card) = UnixDatagram::pair().expect("there are descriptors");
         network.set_nonblocking(true).expect("it is a socket");
         input.set_nonblocking(true).expect("it is a socket");
         let (mut windows, mut work) = (Vec::new(), Vec::new());
         let options = DiskOptions::default();
-        add(Disk::open(disk, options).expect("the file is a disk"), &memory, &mut windows, &mut work);
-        let card = Stream::new(card, MAC, 0, None).expect("it is a socket");
+        add(Disk::open(disk, &options).expect("the file is a disk"), &memory, &mut windows, &mut work);
+        card.set_nonblocking(true).expect("it is a socket");
+        let card = Tap::from_file(OwnedFd::from(card).into());
         add(Card::new(card).with_address(MAC), &memory, &mut windows, &mut work);
         let output = File::options().write(true).open("/dev/null").expect("it is always there");
         add(Console::new(OwnedFd::from(console).into(), output), &memory, &mut windows, &mut work);
         add(Entropy, &memory, &mut windows, &mut work);
-        Guest { bus: Bus::new(windows), work, memory, hosts: [input, network] }
+        Guest { bus: Bus::new(windows), work, memory, input, network }
     }
 
     /// Does one step; `None` if there is none, or a device does not work any more.
@@ -129,7 +136,7 @@ impl Guest {
                 let head = next(rest, 2)?;
                 let bytes = next(rest, head[1].into())?;
                 // A full socket loses it.
-                let _ = (&self.hosts[usize::from(head[0] & 1)]).write(bytes);
+                let _ = if head[0] & 1 == 0 { (&self.input).write(bytes) } else { self.network.send(bytes) };
                 Some(0)
             }
             _ => {
@@ -189,4 +196,28 @@ fn next<'a>(rest: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
     let (bytes, after) = rest.split_at_checked(count)?;
     *rest = after;
     Some(bytes)
+}
+
+/// A snapshot of no VM, without its RAM.
+pub fn snapshot() -> Vec<u8> {
+    snapshot::example::bytes()
+}
+
+/// Reads a snapshot; its state as it is written again, `None` if it is refused.
+pub fn read_snapshot(bytes: &[u8]) -> Option<Vec<u8>> {
+    let (_, state) = snapshot::decode(bytes).ok()?;
+    state.encode().ok()
+}
+
+/// A list of pages that copies use.
+pub fn pages() -> Vec<u8> {
+    Pages::example().encode()
+}
+
+/// Reads such a list and makes its pages ready in a small memory; the list as it is written again, `None` if it is refused.
+pub fn read_pages(bytes: &[u8]) -> Option<Vec<u8>> {
+    let pages = Pages::decode(bytes).ok()?;
+    let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), MEMORY_BYTES)]).expect("there is memory");
+    pages.make_ready(&memory);
+    Some(pages.encode())
 }

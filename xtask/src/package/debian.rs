@@ -34,7 +34,10 @@ pub fn pack(tree: &Path, folder: &Path, is_release: bool, date: &str) -> Result<
     write(&changelog, &changes)?;
     compress(&changelog)?;
     write(&root.join("usr/share/lintian/overrides/glass"), include_str!("debian/overrides"))?;
+    write(&root.join("lib/systemd/system/glass-agent.service"), include_str!("debian/glass-agent.service"))?;
+    write(&root.join("etc/glass/agent.toml"), include_str!("debian/agent.toml"))?;
     let control = root.join("DEBIAN");
+    write(&control.join("conffiles"), "/etc/glass/agent.toml\n")?;
     let libraries = if is_release { "" } else { ", libc6, libgcc-s1" };
     let text = include_str!("debian/control").replace("VERSION", version).replace("LIBRARIES", libraries);
     write(&control.join("control"), &text.replace("MAINTAINER", &maintainer).replace("SIZE", &kibibytes(&root)?))?;
@@ -60,6 +63,6 @@ fn kibibytes(root: &Path) -> Result<String> {
 
 /// The sums by which `dpkg --verify` detects files that were changed.
 fn sums(root: &Path) -> Result<String> {
-    let script = "find usr -type f -print0 | sort -z | xargs -0 md5sum";
+    let script = "find usr lib -type f -print0 | sort -z | xargs -0 md5sum";
     run::quiet(Command::new("sh").args(["-c", script]).env("LC_ALL", "C").current_dir(root))
 }

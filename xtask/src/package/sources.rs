@@ -14,7 +14,14 @@ const MEMBERS: &str = r#"members = ["api", "formats", "lib/*", "drivers/*", "pla
 /// The jail is the profiler's, and has a program among its tests.
 const LEFT_OUT: &str = "lib/jail/";
 /// What the README of a new service names, and licences.
-const FILES: [&str; 4] = ["docs/guides/writing-a-service.md", "LICENSE-MIT", "LICENSE-APACHE", "Cargo.lock"];
+const FILES: [&str; 6] = [
+    "docs/guides/writing-a-service.md",
+    "docs/guides/shortener.md",
+    "docs/guides/crates.md",
+    "LICENSE-MIT",
+    "LICENSE-APACHE",
+    "Cargo.lock",
+];
 
 /// Copies those that git has into `folder`.
 pub fn copy(folder: &Path) -> Result<()> {

@@ -66,6 +66,7 @@ pub fn run(root: &Root, deb: &Path, glass: &Path, is_short: bool) -> Result<Stri
     if !is_short {
         vm(&mut trial, root, glass)?;
         service(&mut trial)?;
+        agent(root)?;
     }
     removed(root, &before, is_short)?;
     let seconds = trial.total.as_secs_f64();
@@ -137,6 +138,18 @@ fn vm(trial: &mut Trial, root: &Root, glass: &Path) -> Result<()> {
     );
     let table = trial.step("a VM, and glass top --pid PID", VISITOR, &script)?;
     ensure!(table.contains("hello.image (VM") && table.contains("vcpu 0"), "glass top shows no VM: {table}");
+    Ok(())
+}
+
+/// The agent as a service, with a Linux VM and one of ours. Not a part of the path of a new user: its time is not counted.
+fn agent(root: &Root) -> Result<()> {
+    let packages = "linux-image-cloud-amd64 busybox-static cpio";
+    root.run("root", &format!("apt-get install --yes -qq --no-install-recommends {packages}"), STEP_SECONDS)?;
+    fs::write(root.path("tmp/agent.sh"), include_str!("agent.sh"))?;
+    let script = format!("bash /tmp/agent.sh /home/{VISITOR}/hello.image");
+    let printed = root.run("root", &script, STEP_SECONDS).context("the agent of the package")?;
+    let line = printed.lines().find(|line| line.starts_with("on the page")).context("the agent's script has no end")?;
+    eprintln!("    glass agent, a Linux VM and one of ours: {line}");
     Ok(())
 }
 

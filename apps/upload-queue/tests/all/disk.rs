@@ -6,7 +6,7 @@ use core::ops::Range;
 use core::time::Duration;
 use glass_platform_sim::Faults;
 use glasshouse::{Clock, Spawn};
-use upload_queue::limits::{CHUNK_BYTES, CHUNKS_PER_TRANSFER, DISK_ANSWER_TIME, UPLOADS_MAX};
+use upload_queue::limits::{CHUNK_BYTES, CHUNKS_PER_TRANSFER, DISK_ANSWER_TIME, SMALL_BYTES, UPLOADS_MAX};
 use upload_queue::{Health, StoreError};
 
 const MIB: u64 = 1 << 20;
@@ -153,7 +153,7 @@ fn uploads_that_were_abandoned_keep_their_places_until_the_disk_has_written_them
         let bound = (UPLOADS_MAX * CHUNKS_PER_TRANSFER) as u64;
         let writes = disk.counters().writes;
         assert!(writes <= bound, "{writes} writes of {CHUNK_BYTES} bytes are in memory, more than {bound}");
-        let reply = client.put(b"no place").await;
+        let reply = client.put(&content(9, SMALL_BYTES as usize + 1)).await;
         assert_eq!((reply.status, reply.text().as_str()), (503, "Too many uploads\n"));
         disk.set_faults(Faults::default());
         client.node.sleep(slow).await;

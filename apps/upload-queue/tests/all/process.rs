@@ -15,14 +15,14 @@ const DISK_SIZE: &str = "64M";
 const IO_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running service; killed at the end.
-struct Service {
+pub struct Service {
     child: Child,
-    port: u16,
+    pub port: u16,
     recovered: String,
 }
 
 impl Service {
-    fn start(disk: &PathBuf) -> Service {
+    pub fn start(disk: &PathBuf) -> Service {
         let mut command = Command::new(env!("CARGO_BIN_EXE_upload-queue"));
         command.arg("--disk").arg(disk).args(["--disk-size", DISK_SIZE, "--bind", "127.0.0.1", "--", "--port", "0"]);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -38,6 +38,11 @@ impl Service {
         // Keeps the pipe open and empty, whatever the service still prints.
         thread::spawn(move || lines.for_each(drop));
         Service { child, port: port.unwrap(), recovered }
+    }
+
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").arg(format!("-{name}")).arg(self.child.id().to_string()).status();
+        assert!(status.unwrap().success());
     }
 
     fn kill(&mut self) {
@@ -72,18 +77,18 @@ fn length_of(tag: u64) -> usize {
     if step.is_multiple_of(8) { 1_000_000 + step as usize % 2_000_000 } else { 8 + step as usize % 100_000 }
 }
 
-struct Reply {
-    status: u16,
+pub struct Reply {
+    pub status: u16,
     etag: String,
-    body: Vec<u8>,
+    pub body: Vec<u8>,
 }
 
-struct Client {
+pub struct Client {
     stream: BufReader<TcpStream>,
 }
 
 impl Client {
-    fn connect(port: u16) -> Option<Client> {
+    pub fn connect(port: u16) -> Option<Client> {
         let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
         stream.set_read_timeout(Some(IO_TIMEOUT)).unwrap();
         stream.set_write_timeout(Some(IO_TIMEOUT)).unwrap();
@@ -92,10 +97,18 @@ impl Client {
     }
 
     /// `None` when the connection is lost before the answer is complete.
-    fn ask(&mut self, head: &str, body: &[u8]) -> Option<Reply> {
-        let head = format!("{head}Host: q\r\n\r\n");
-        self.stream.get_mut().write_all(head.as_bytes()).ok()?;
-        self.stream.get_mut().write_all(body).ok()?;
+    pub fn ask(&mut self, head: &str, body: &[u8]) -> Option<Reply> {
+        self.send(head, body)?;
+        self.answer()
+    }
+
+    fn send(&mut self, head: &str, body: &[u8]) -> Option<()> {
+        let mut request = format!("{head}Host: q\r\n\r\n").into_bytes();
+        request.extend_from_slice(body);
+        self.stream.get_mut().write_all(&request).ok()
+    }
+
+    pub fn answer(&mut self) -> Option<Reply> {
         let (mut status, mut etag, mut length) = (0, String::new(), 0);
         loop {
             let mut line = String::new();
@@ -115,9 +128,13 @@ impl Client {
         Some(Reply { status, etag, body })
     }
 
-    fn put(&mut self, data: &[u8]) -> Option<u16> {
-        let head = format!("PUT /uploader HTTP/1.1\r\nContent-Length: {}\r\n", data.len());
-        Some(self.ask(&head, data)?.status)
+    pub fn put(&mut self, data: &[u8]) -> Option<u16> {
+        self.send_put(data)?;
+        Some(self.answer()?.status)
+    }
+
+    pub fn send_put(&mut self, data: &[u8]) -> Option<()> {
+        self.send(&format!("PUT /uploader HTTP/1.1\r\nContent-Length: {}\r\n", data.len()), data)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Any sequence of operations has the same effect as on a list.
 
-use crate::common::{RecordingDisk, content, drain, get, open, remove_head, run};
+use crate::common::{RecordingDisk, content, drain, get, open, remove_head, run, send};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use upload_queue::{Download, Store, StoreError, Upload};
@@ -21,9 +21,18 @@ enum Operation {
     Fetch(usize),
     /// Reads a download to its end.
     Drain(usize),
-    /// Removes the item of the download in this place, if that is still the head.
+    /// Removes the item of the download in this place, if it is still there.
     RemoveRead(usize),
+    /// Removes the item in this place of the queue.
+    RemoveAt(usize),
     RemoveHead,
+    /// Starts an upload of so many bytes that can be resumed, under this name.
+    BeginResumable(usize, usize),
+    /// Lets a session of the upload with this name receive so much, and saves it, or is interrupted.
+    Continue(usize, usize, bool),
+    /// Sends the rest of it.
+    Complete(usize),
+    Forget(usize),
     Restart,
 }
 
@@ -38,6 +47,11 @@ fn operation() -> impl Strategy<Value = Operation> {
         2 => place.clone().prop_map(Operation::Drain),
         2 => place.prop_map(Operation::RemoveRead),
         1 => Just(Operation::RemoveHead),
+        1 => (0usize..5).prop_map(Operation::RemoveAt),
+        2 => (0usize..3, prop_oneof![Just(0usize), 1usize..9000, 1usize..100_000]).prop_map(|(name, length)| Operation::BeginResumable(name, length)),
+        4 => (0usize..3, 0usize..60_000, any::<bool>()).prop_map(|(name, bytes, saves)| Operation::Continue(name, bytes, saves)),
+        2 => (0usize..3).prop_map(Operation::Complete),
+        1 => (0usize..3).prop_map(Operation::Forget),
         1 => Just(Operation::Restart),
     ]
 }
@@ -71,6 +85,62 @@ struct Reading {
 struct Model {
     items: VecDeque<(u64, usize)>,
     tags: u64,
+    /// Of each name: its tag, its length, how much was saved, and whether it is complete.
+    resumable: [Option<(u64, usize, usize, bool)>; 3],
+}
+
+fn name(number: usize) -> [u8; 16] {
+    [number as u8; 16]
+}
+
+/// One operation on an upload that can be resumed.
+async fn check_resumable(store: &Store<RecordingDisk>, model: &mut Model, operation: Operation) {
+    let (number, bytes, saves) = match operation {
+        Operation::BeginResumable(number, length) => {
+            if model.resumable[number].is_none() {
+                model.tags += 1;
+                match store.begin(name(number), Some(length as u64), u64::MAX, 0).await {
+                    Ok(_) => model.resumable[number] = Some((model.tags, length, 0, false)),
+                    Err(error) => assert!(matches!(error, StoreError::DiskFull { .. }), "{error}"),
+                }
+            }
+            return;
+        }
+        Operation::Forget(number) => {
+            let known = store.find(&name(number));
+            assert_eq!(known.is_some(), model.resumable[number].is_some());
+            if let Some(known) = known {
+                assert_eq!(store.forget(&known).await, Ok(()));
+                model.resumable[number] = None;
+            }
+            return;
+        }
+        Operation::Continue(number, bytes, saves) => (number, bytes, saves),
+        Operation::Complete(number) => (number, usize::MAX, true),
+        _ => unreachable!("the caller has the others"),
+    };
+    let Some((tag, length, saved, is_complete)) = model.resumable[number] else { return };
+    let known = store.find(&name(number)).expect("it was begun");
+    assert_eq!((known.offset(), known.item().is_some()), (saved as u64, is_complete));
+    let resumed = store.resume(&known, u64::MAX, 0).await;
+    let Ok(mut upload) = resumed else {
+        assert!(is_complete && resumed.err() == Some(StoreError::UploadEnded));
+        return;
+    };
+    let end = length.min(saved.saturating_add(bytes));
+    match send(&mut upload, &content(tag, length)[saved..end]).await {
+        Ok(()) if bytes == usize::MAX => {
+            upload.finish().await.unwrap();
+            model.items.push_back((tag, length));
+            model.resumable[number] = Some((tag, length, length, true));
+        }
+        Ok(()) if saves => {
+            assert_eq!(upload.save().await, Ok(end as u64));
+            model.resumable[number] = Some((tag, length, end, false));
+        }
+        Ok(()) => {}
+        Err(error) => assert!(matches!(error, StoreError::DiskFull { .. }), "{error}"),
+    }
 }
 
 fn blocks(bytes: usize) -> u64 {
@@ -127,16 +197,26 @@ async fn check(mut disk: RecordingDisk, executor: glass_lib_executor::Executor, 
             }
             Operation::RemoveRead(place) => {
                 let Some(reading) = &downloads[place] else { continue };
-                let is_head = model.items.front().is_some_and(|(tag, _)| *tag == reading.tag);
-                assert_eq!(store.remove(reading.download.entry().id).await, Ok(is_head));
-                if is_head {
-                    model.items.pop_front();
+                let found = model.items.iter().position(|(tag, _)| *tag == reading.tag);
+                assert_eq!(store.remove(reading.download.entry().id).await, Ok(found.is_some()));
+                found.map(|found| model.items.remove(found));
+            }
+            Operation::RemoveAt(place) => {
+                let items = store.items_after(None, usize::MAX);
+                let lengths = model.items.iter().map(|(_, length)| *length as u64);
+                assert!(items.iter().map(|entry| entry.length).eq(lengths));
+                if let Some(entry) = items.get(place) {
+                    assert_eq!(store.remove(entry.id).await, Ok(true));
+                    model.items.remove(place);
                 }
             }
             Operation::RemoveHead => {
                 let Some(head) = store.head() else { continue };
                 assert_eq!(store.remove(head.id).await, Ok(true));
                 model.items.pop_front();
+            }
+            Operation::BeginResumable(..) | Operation::Continue(..) | Operation::Complete(_) | Operation::Forget(_) => {
+                check_resumable(&store, &mut model, operation).await;
             }
             Operation::Restart => {
                 uploads = [const { None }; 4];
@@ -149,6 +229,9 @@ async fn check(mut disk: RecordingDisk, executor: glass_lib_executor::Executor, 
         assert_eq!(store.usage().items, model.items.len());
     }
     drop((uploads, downloads));
+    for upload in store.resumables() {
+        assert_eq!(store.forget(&upload).await, Ok(()));
+    }
     for (tag, length) in model.items {
         assert!(get(&store).await.unwrap().unwrap() == content(tag, length));
         assert_eq!(remove_head(&store).await, Ok(true));

@@ -5,6 +5,7 @@ use core::time::Duration;
 use glass_platform_sim::{Chance, DiskConfig, NodeConfig, SimBlock};
 use glasshouse::sync::Latch;
 use glasshouse::{Clock, Net, Platform, Spawn, Stream};
+use upload_queue::limits::SMALL_BYTES;
 
 const MIB: u64 = 1 << 20;
 
@@ -184,9 +185,13 @@ fn uploads_beyond_the_places_are_refused_while_the_others_move() {
         }
         client.node.sleep(Duration::from_secs(3)).await;
         let began = client.node.now();
-        let reply = client.put(b"one too many").await;
+        let reply = client.put(&content(9, SMALL_BYTES as usize + 1)).await;
         assert_eq!((reply.status, reply.header("Retry-After")), (503, Some("1")), "{}", reply.text());
         assert_eq!((client.node.now() - began).as_secs(), upload_queue::limits::SLOT_WAIT.as_secs());
+        // A small one waits for none of them.
+        let began = client.node.now();
+        assert_eq!(client.put(&content(9, SMALL_BYTES as usize)).await.status, 200);
+        assert_eq!((client.node.now() - began).as_secs(), 0);
         assert_eq!(client.ask("GET /healthz HTTP/1.1\r\nHost: q\r\n\r\n").await.status, 200);
     });
 }
@@ -374,6 +379,14 @@ fn ten_thousand_random_requests_end_and_leave_nothing() {
             "Transfer-Encoding: chunked",
             "Expect: 100-continue",
             "If-Match: *",
+            "If-Match: \"1-0\"",
+            "If-Range: \"1-0\"",
+            "Range: bytes=",
+            "0-1",
+            "Content-Digest: sha-256=:",
+            "Want-Repr-Digest: sha-512=1",
+            "Trailer: Repr-Digest",
+            "Authorization: Bearer ",
             "abc",
             "\0",
             "é",
@@ -409,7 +422,8 @@ fn ten_thousand_random_requests_end_and_leave_nothing() {
     });
     site.world.run_for(Duration::from_secs(400)).unwrap();
     assert_eq!(site.figure("bytes free"), free);
-    assert_eq!(site.server.task_count(), 3);
+    assert_eq!(site.server.task_count(), 4);
     let console = site.server.console();
-    assert_eq!(console.len(), 4, "{console:?}");
+    // Two of them warn: it has neither TLS nor tokens.
+    assert_eq!(console.len(), 6, "{console:?}");
 }

@@ -3,6 +3,7 @@
 use crate::common::{DISCARDED, Event, RecordingDisk, content, drain, get, open, put, remove_head, run};
 use core::future::pending;
 use embassy_futures::poll_once;
+use glasshouse::future::join_array;
 use glasshouse::{Block, BlockError, BlockInfo, Buf};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -262,11 +263,14 @@ fn a_removal_names_its_item_and_happens_once() {
         let store = open(&executor, disk(SMALL)).await;
         let first = put(&store, b"1", 1).await.unwrap();
         let second = put(&store, b"2", 1).await.unwrap();
-        assert_eq!(store.remove(second).await, Ok(false));
-        assert_eq!(store.remove(first).await, Ok(true));
-        assert_eq!(store.remove(first).await, Ok(false));
-        assert_eq!(get(&store).await.unwrap().unwrap(), b"2");
+        let third = put(&store, b"3", 1).await.unwrap();
         assert_eq!(store.remove(second).await, Ok(true));
+        assert_eq!(store.remove(second).await, Ok(false));
+        assert_eq!((store.item(second), store.item(first).map(|entry| entry.id)), (None, Some(first)));
+        assert_eq!(get(&store).await.unwrap().unwrap(), b"1");
+        assert_eq!(store.remove(first).await, Ok(true));
+        assert_eq!(get(&store).await.unwrap().unwrap(), b"3");
+        assert_eq!(store.remove(third).await, Ok(true));
         assert_eq!(store.usage().items, 0);
     });
 }
@@ -304,8 +308,25 @@ fn many_changes_share_a_commit() {
         }
         let commits = store.usage().commits - commits;
         assert!(commits < 12, "{commits} commits");
-        assert_eq!(disk.flushes() - flushes, 2 * commits);
+        // The first data has a flush of its own, all other the one of the commit before.
+        assert_eq!(disk.flushes() - flushes, commits + 1);
     });
+}
+
+/// A flush waits for the last writes of uploads.
+#[test]
+fn uploads_whose_last_writes_are_in_flight_share_the_first_flush() {
+    for seed in 0..20 {
+        run(async move |executor| {
+            let disk = RecordingDisk::new(vec![0; SMALL * 10], 512, seed, 40);
+            let store = open(&executor, disk.clone()).await;
+            let (flushes, commits) = (disk.flushes(), store.usage().commits);
+            let uploads: [_; 5] = std::array::from_fn(|_| put(&store, b"1", 1));
+            assert!(join_array(uploads).await.iter().all(Result::is_ok));
+            let done = (disk.flushes() - flushes, store.usage().commits - commits);
+            assert_eq!(done, (2, 1), "seed {seed}: flushes and commits");
+        });
+    }
 }
 
 #[test]
@@ -424,7 +445,7 @@ fn disks_that_cannot_be_a_queue_are_refused() {
             image[place] = 1;
             image
         };
-        let places = [0, 1024, 65_600, 1_048_575, 3 << 20, 3_900_000, (4 << 20) - 1];
+        let places = [0, 1024, 65_600, 1_048_575, 1_310_719, 3 << 20, 3_940_000, (4 << 20) - 1];
         let images = places.map(|place| (place, image_with(place))).into_iter();
         for (place, image) in images.chain([(0, vec![7; 4 << 20])]) {
             let error = Store::open(RecordingDisk::plain(image.clone()), false).await.err().unwrap();

@@ -18,8 +18,8 @@ fn run<F: Future<Output = ()> + 'static>(
     let connection = Connection::new(server, world.clone(), Limits::default());
     let served = Rc::new(Cell::new(None));
     let result = served.clone();
-    world.spawn(async move { result.set(Some(connection.serve(handler).await)) });
-    world.spawn(client(world.clone(), end));
+    world.run_task(async move { result.set(Some(connection.serve(handler).await)) });
+    world.run_task(client(world.clone(), end));
     world.run();
     served.get().expect("the server ended")
 }

@@ -1,7 +1,7 @@
 //! Requests and their responses, in one piece and byte by byte.
 
 use crate::world::{Server, ask, echo, exchange};
-use glass_lib_http::{Method, Response, Status};
+use glass_lib_http::{Exchange, HttpError, Method, Response, Status};
 
 const PIECES: [usize; 4] = [1, 2, 7, usize::MAX];
 
@@ -336,4 +336,31 @@ fn a_client_that_closes_and_leaves_its_body_out_is_told_that_the_connection_ends
     });
     assert!(outcome.text.contains("\r\nConnection: close\r\n"), "{}", outcome.text);
     assert_eq!((outcome.served, outcome.end), (Ok(()), Ok(())));
+}
+
+#[test]
+fn an_exchange_counts_bodies_and_an_added_field_is_in_one_answer() {
+    let requests = "PUT /1 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n0\r\n\r\n\
+        HEAD /2 HTTP/1.1\r\nHost: a\r\n\r\nGET /3 HTTP/1.1\r\nHost: a\r\n\r\n";
+    for piece in PIECES {
+        let outcome = exchange(requests, piece, false, async |connection: &mut Server, request| {
+            assert_eq!(connection.exchange(), Exchange::default());
+            let mut body = [0; 10];
+            let count = connection.fill_from_body(&mut body).await? as u64;
+            match request.path() {
+                "/1" => connection.add_field("X-Added", "yes"),
+                "/3" => connection.add_field("X-Added", "a\nb"),
+                _ => {}
+            }
+            let answered = connection.respond_text(Status::OK, "answer").await;
+            let status = Some(Status::OK).filter(|_| answered.is_ok());
+            // The body of an answer to HEAD is not sent.
+            let sent_bytes = if request.path() == "/1" { 6 } else { 0 };
+            assert_eq!(connection.exchange(), Exchange { status, received_bytes: count, sent_bytes });
+            assert_eq!(count, if request.path() == "/1" { 5 } else { 0 });
+            answered
+        });
+        assert_eq!(outcome.text.matches("X-Added: yes\r\n").count(), 1, "{}", outcome.text);
+        assert_eq!(outcome.served, Err(HttpError::BadResponseHeader));
+    }
 }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod common;
+mod copies;
 mod datagrams;
 mod dhcp;
 mod handshakes;

@@ -159,7 +159,7 @@ pub enum Phase {
 }
 
 /// One algorithm. Windows and rates are payload bytes; headers are not counted.
-pub trait Control: Debug {
+pub trait Control: Debug + Send {
     /// An acknowledgement delivered data.
     fn on_ack(&mut self, ack: &Ack);
 

@@ -101,3 +101,35 @@ fn reordering_costs_little() {
         }
     }
 }
+
+/// How long 3 MB take over a path of 1 ms whose router drops packets of more than 1300 bytes, and reports that or not.
+fn time_over_a_short_mtu(kind: Kind, reports: Option<u16>) -> Duration {
+    const BYTES: usize = 3_000_000;
+    let path = Path { delay: Duration::from_micros(500), jitter: Duration::ZERO, loss: 0, duplication: 0 };
+    let own = Settings { receive_bytes: BUFFER_BYTES, send_bytes: BUFFER_BYTES, congestion: kind, ..settings() };
+    let mut net = Net::new(1, path, [own, own]);
+    (net.frame_bytes, net.longest, net.reports) = (64 << 10, 1280, reports);
+    net.send(0);
+    let (start, end) = (net.now, net.now + Duration::from_secs(60));
+    let (data, mut written, mut received) = (vec![7; BYTES], 0, 0);
+    while received < BYTES && net.now < end {
+        if let Some(sender) = net.connection(0) {
+            written += sender.write(&data[written..]);
+        }
+        net.send(0);
+        net.step(end);
+        received += net.connection(1).map_or(0, |receiver| receiver.skip(usize::MAX));
+        net.send(1);
+    }
+    net.now.since(start)
+}
+
+#[test]
+fn a_short_mtu_costs_a_moment() {
+    for kind in [Kind::Cubic, Kind::Bbr] {
+        let [reported, silent] = [Some(1260), None].map(|reports| time_over_a_short_mtu(kind, reports));
+        assert!(reported < Duration::from_millis(50), "{kind:?}: {reported:?}");
+        // A timeout, and a slow start from one segment.
+        assert!(silent < Duration::from_millis(500), "{kind:?}: {silent:?}");
+    }
+}

@@ -198,6 +198,18 @@ fn a_machine_dies_with_its_disk() {
     assert_eq!(node.task_count(), 0);
 }
 
+/// A test of the guide waited for a cut that never came: the service under it had started that operation when it opened its disk.
+#[test]
+fn a_cut_at_an_operation_that_has_started_is_at_the_next() {
+    let disk = SimBlock::new(1, small());
+    now(disk.write(0, sector(1))).0.unwrap();
+    now(disk.flush()).unwrap();
+    disk.cut_at_operation(1);
+    assert!(disk.has_power());
+    assert!(now(disk.write(0, sector(2))).0.is_err());
+    assert!(!disk.has_power());
+}
+
 /// Appends sectors that contain their number; `flushed`: it flushes before it records them.
 async fn append(node: Node, acknowledged: Rc<Cell<u64>>, flushed: bool) {
     let disk = node.block(0).unwrap();

@@ -11,7 +11,7 @@ use alloc::boxed::Box;
 use core::fmt;
 use glass_drivers_virtio::Transport;
 
-pub use search::{find, pin_of};
+pub use search::find;
 
 /// A virtio device's registers, whatever bus they are on. A call through the box costs nothing beside the exit that a register costs.
 pub type VmTransport = Box<dyn Transport>;

@@ -2,7 +2,7 @@
 //!
 //! Pure: configuration spaces are behind [`Spaces`]. A read of one costs an exit to the VMM, so only what is needed is read.
 
-use crate::machine::Ram;
+use crate::machine::{PciSegment, Ram};
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
@@ -20,6 +20,13 @@ impl Function {
     /// Where its configuration space is, from that of bus 0 on.
     pub fn offset(self) -> u64 {
         u64::from(self.bus) << 20 | u64::from(self.device) << 15 | u64::from(self.function) << 12
+    }
+}
+
+impl Function {
+    /// Its number in messages (PCI Express Base Specification, section 2.2.6.2).
+    pub fn number(self) -> u16 {
+        u16::from(self.bus) << 8 | u16::from(self.device) << 3 | u16::from(self.function)
     }
 }
 
@@ -135,8 +142,8 @@ fn bus_behind(spaces: &mut impl Spaces, bridge: Function) -> u8 {
     spaces.read(bridge, register::BRIDGE_BUSES).to_le_bytes()[1]
 }
 
-/// Where registers can be placed that the firmware has not placed: from below the configuration spaces downwards. There the window of the
-/// host bridge ends that QEMU's microvm has; its address is in no table but AML.
+/// Where registers can be placed that the firmware has not placed: in the window that a device tree names, else from below the configuration
+/// spaces downwards. There the window of the host bridge ends that QEMU's microvm has; its address is in no table but AML.
 pub struct FreeAddresses {
     start: u64,
     end: u64,
@@ -144,10 +151,11 @@ pub struct FreeAddresses {
 }
 
 impl FreeAddresses {
-    /// The room below the configuration spaces at `spaces` that is not `ram`.
-    pub fn below(spaces: u64, ram: &[Ram]) -> FreeAddresses {
-        let below = ram.iter().map(|(_, end)| *end).filter(|end| *end <= spaces).max();
-        FreeAddresses { start: below.unwrap_or(0), end: spaces, ram: ram.to_vec() }
+    /// The room of a segment that is not `ram`.
+    pub fn of(segment: &PciSegment, ram: &[Ram]) -> FreeAddresses {
+        let below = ram.iter().map(|(_, end)| *end).filter(|end| *end <= segment.address).max();
+        let (start, end) = segment.window.unwrap_or((below.unwrap_or(0), segment.address));
+        FreeAddresses { start, end, ram: ram.to_vec() }
     }
 
     /// A place for `bytes` bytes, a power of two, at a multiple of that.

@@ -1,6 +1,7 @@
 //! PCI buses with and without firmware, and functions that are wrong.
 
 use super::pci::{FreeAddresses, Function, OpenError, Spaces, open, virtio_functions};
+use crate::machine::PciSegment;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use glass_drivers_virtio::TransportError;
@@ -92,7 +93,8 @@ fn alone(card: Card) -> (Bus, Function) {
 }
 
 fn free() -> FreeAddresses {
-    FreeAddresses::below(ECAM, &[(0, 0xa_0000), (0x10_0000, 0x400_0000), (1 << 32, 6 << 30)])
+    let segment = PciSegment { address: ECAM, first_bus: 0, last_bus: 255, window: None };
+    FreeAddresses::of(&segment, &[(0, 0xa_0000), (0x10_0000, 0x400_0000), (1 << 32, 6 << 30)])
 }
 
 #[test]

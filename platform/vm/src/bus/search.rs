@@ -1,15 +1,14 @@
 //! The search for devices on the machine that the image runs on: what touches its registers.
 
 use super::{Found, Place, VmTransport, mmio, pci};
+use crate::arch::pins::pin_of;
 use crate::command_line::MmioDevice;
-use crate::interrupts::{IO_APIC_BYTES, Messages, Pin, Source, Trigger};
+use crate::interrupts::{Messages, Source, Trigger};
 use crate::machine::{Machine, MmioWindows, PciSegment};
-use crate::memory::map_device;
+use crate::memory::{map_device, registers};
 use crate::serial::print_line;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::ops::Range;
-use glass_drivers_device::MmioRegisters;
 use glass_drivers_virtio::{MmioTransport, PciTransport, TransportError, WINDOW_BYTES};
 
 /// Every virtio device that a driver could use, in the VMM's order. One that cannot be used is reported and left out.
@@ -27,26 +26,6 @@ pub fn find(machine: &Machine) -> Vec<Found> {
     found
 }
 
-/// The registers at these physical addresses; `None` if there is no memory to map them.
-///
-/// # Safety
-/// They must be registers and be used by one driver only.
-unsafe fn registers(addresses: Range<u64>) -> Option<MmioRegisters> {
-    map_device(addresses.start, addresses.end).ok()?;
-    // SAFETY: they were just mapped one to one as a device; the caller vouches for the rest.
-    Some(unsafe { MmioRegisters::new(addresses.start as usize, (addresses.end - addresses.start) as usize) })
-}
-
-/// The pin that global system interrupt `interrupt` is on; `None` if no I/O APIC has it.
-pub fn pin_of(machine: &Machine, interrupt: u32, trigger: Trigger) -> Option<Box<dyn Source>> {
-    let candidates = machine.io_apics.iter().filter(|apic| apic.first_interrupt <= interrupt);
-    let io_apic = candidates.max_by_key(|apic| apic.first_interrupt)?;
-    // SAFETY: a table or an architectural address places an I/O APIC there; each pin's source touches its own pin only, and all
-    // of them run on one core.
-    let io_apic_registers = unsafe { registers(io_apic.address..io_apic.address + IO_APIC_BYTES as u64) }?;
-    Some(Box::new(Pin::new(io_apic_registers, interrupt - io_apic.first_interrupt, trigger)?))
-}
-
 fn find_on_mmio(machine: &Machine, windows: &[MmioDevice], is_probing: bool, found: &mut Vec<Found>) {
     let open = |window: &MmioDevice| {
         map_device(window.address, window.address + WINDOW_BYTES as u64).map_err(|_| TransportError::NoDevice)?;
@@ -61,7 +40,7 @@ fn find_on_mmio(machine: &Machine, windows: &[MmioDevice], is_probing: bool, fou
                 found.push(Found { place, transport: Box::new(transport), interrupts });
             }
             (Ok(_), None) => print_line(format_args!(
-                "virtio device {place}: its interrupt {} reaches no I/O APIC",
+                "virtio device {place}: its interrupt {} reaches no interrupt controller",
                 window.interrupt
             )),
             (Err(error), _) => print_line(format_args!("virtio device {place}: {error}")),
@@ -107,11 +86,11 @@ impl Spaces<'_> {
 
 fn find_on_pci(machine: &Machine, segment: &PciSegment, found: &mut Vec<Found>) {
     let mut spaces = Spaces { segment, mapped: None };
-    let mut free = pci::FreeAddresses::below(segment.address, &machine.ram);
+    let mut free = pci::FreeAddresses::of(segment, &machine.ram);
     for (function, kind) in pci::virtio_functions(&mut spaces, segment.first_bus, segment.last_bus) {
         let place = Place::Pci(function);
         let opened = pci::open(&mut spaces, function, &mut free);
-        match opened.map(|opened| attach(kind, &opened)) {
+        match opened.map(|opened| attach(kind, function, &opened)) {
             Ok(Some((transport, interrupts))) => found.push(Found { place, transport, interrupts }),
             Ok(None) => print_line(format_args!("virtio device {place}: there is no memory to map its registers")),
             Err(error) => print_line(format_args!("virtio device {place}: {error}")),
@@ -119,12 +98,12 @@ fn find_on_pci(machine: &Machine, segment: &PciSegment, found: &mut Vec<Found>) 
     }
 }
 
-fn attach(kind: u32, opened: &pci::Opened) -> Option<(VmTransport, Box<dyn Source>)> {
+fn attach(kind: u32, function: pci::Function, opened: &pci::Opened) -> Option<(VmTransport, Box<dyn Source>)> {
     let [common, notify, device] = &opened.windows;
     // SAFETY: these are the registers of one function, which pci.rs has found outside of RAM; each function is found once.
     let [common, notify, device, table] =
         [common, notify, device, &opened.messages].map(|window| unsafe { registers(window.clone()) });
     let windows = [common?, notify?, device?];
     let transport = PciTransport::new(kind, &opened.layout, windows, opened.message_count);
-    Some((Box::new(transport), Box::new(Messages::new(table?, opened.message_count))))
+    Some((Box::new(transport), Box::new(Messages::new(table?, opened.message_count, function.number()))))
 }

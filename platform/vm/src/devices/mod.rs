@@ -4,7 +4,8 @@ mod console;
 mod disk;
 mod files;
 pub mod net;
-mod power_button;
+#[cfg(target_arch = "x86_64")]
+pub mod power_button;
 mod vsock;
 
 use crate::bus::{self, Found, VmTransport};
@@ -15,7 +16,6 @@ use crate::interrupts::Vectors;
 use crate::machine::Machine;
 use crate::random;
 use crate::serial::print_line;
-use crate::xen;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::string::{String, ToString};
@@ -111,7 +111,7 @@ pub struct NoEntropy;
 
 impl fmt::Display for NoEntropy {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str("there is no entropy: give the VM a CPU with RDRAND (QEMU: -cpu max) or a device virtio-rng")
+        f.write_str("there is no entropy: give the VM a CPU with an instruction for random words (QEMU: -cpu max) or a device virtio-rng")
     }
 }
 
@@ -153,12 +153,9 @@ pub fn start(
             Ok(()) => {}
         }
     }
-    power_button::start(machine, vectors, drivers, &mut devices);
     if !random::is_seeded() {
         return Err(NoEntropy);
     }
-    if let Some(domain) = machine.domain {
-        xen::bus::start(domain, settings, vectors, drivers, &mut devices);
-    }
+    machine.start_own_devices(settings, vectors, drivers, &mut devices);
     Ok(devices)
 }

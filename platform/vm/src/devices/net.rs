@@ -9,11 +9,11 @@ use crate::bus::VmTransport;
 use crate::command_line::{Addressing, Ipv6Addressing};
 use crate::cores::this_core;
 use crate::serial::print_line;
-use crate::xen::XenEvents;
-use crate::{clock, random};
+use crate::{clock, generation, random};
 use alloc::boxed::Box;
 use alloc::string::ToString;
 use core::fmt;
+use core::mem;
 use core::num::NonZeroU16;
 use glass_api::Instant;
 use glass_drivers_device::{Driver, IdentityDma, NetDevice, NetLimits, NetTransmit, SetupError, Violation};
@@ -70,6 +70,8 @@ fn card_limits(limits: NetLimits) -> CardLimits {
 struct Network<N: NetDevice> {
     stack: Stack<FrameDevice<StackCard<N>>>,
     now: fn() -> Instant,
+    /// The generation of this VM that the stack has the connections of.
+    generation: u64,
 }
 
 pub fn start(
@@ -86,17 +88,8 @@ pub fn start(
     start_stack(card, mac, settings, devices).map(Some)
 }
 
-/// The same for a card of Xen, of which the service gets one.
-pub fn start_xen(
-    card: glass_drivers_xen::Net<XenEvents>,
-    settings: &Settings,
-    devices: &mut Devices,
-) -> Result<Started, SetupError> {
-    let mac = card.mac();
-    start_stack(card, mac, settings, devices)
-}
-
-fn start_stack<N: NetDevice + 'static>(
+/// The stack over a card of any bus, of which the service gets one.
+pub fn start_stack<N: NetDevice + 'static>(
     card: N,
     mac: [u8; 6],
     settings: &Settings,
@@ -114,17 +107,21 @@ fn start_stack<N: NetDevice + 'static>(
     let name_servers = settings.name_servers.clone();
     let congestion = settings.congestion;
     let config = Config { ipv6, name_servers, congestion, ..Config::for_memory(address, settings.memory_bytes) };
-    let secret = (u128::from(random::next()) << 64) | u128::from(random::next());
-    match Stack::new(FrameDevice(StackCard(card)), mac, config, secret, clock::now()) {
+    match Stack::new(FrameDevice(StackCard(card)), mac, config, secret(), clock::now()) {
         Ok(stack) => {
             devices.sockets = Some(stack.sockets());
-            Ok(("net".to_string(), Box::new(Network { stack, now: clock::now })))
+            Ok(("net".to_string(), Box::new(Network { stack, now: clock::now, generation: generation::number() })))
         }
         Err(error) => {
             print_line(format_args!("no network: {error}"));
             Err(SetupError::BadConfig("its network has no usable address"))
         }
     }
+}
+
+/// The key of a stack's numbers.
+fn secret() -> u128 {
+    (u128::from(random::next()) << 64) | u128::from(random::next())
 }
 
 impl<N: NetDevice> Network<N> {
@@ -137,6 +134,10 @@ impl<N: NetDevice> Driver for Network<N> {
     /// Comes before the tasks.
     fn poll(&mut self) -> bool {
         self.stack.set_time((self.now)());
+        let generation = generation::number();
+        if mem::replace(&mut self.generation, generation) != generation {
+            self.stack.abandon(secret());
+        }
         self.card().poll()
     }
 

@@ -1,11 +1,12 @@
 //! The power button: a press is a request to end.
 
 use super::{Devices, EndRequests};
+use crate::arch::pins::pin_of;
 use crate::arch::ports::{read_port16, write_port8, write_port16};
-use crate::bus;
 use crate::drivers::Drivers;
 use crate::interrupts::{Source, Trigger, Vectors};
-use crate::machine::{Machine, PowerButton};
+use crate::machine::Machine;
+use crate::machine::acpi::PowerButton;
 use crate::memory::map_device;
 use crate::serial::print_line;
 use alloc::boxed::Box;
@@ -54,14 +55,14 @@ fn open(machine: &Machine, button: PowerButton) -> Option<(Place, Box<dyn Source
             let special = machine.overrides.iter().find(|special| special.source == source);
             let is_active_low = special.is_some_and(|special| special.is_active_low);
             let interrupt = special.map_or(u32::from(source), |special| special.interrupt);
-            let pin = bus::pin_of(machine, interrupt, Trigger::Level { is_active_low })?;
+            let pin = pin_of(machine, interrupt, Trigger::Level { is_active_low })?;
             if let Some((port, value)) = enable {
                 write_port8(port, value);
             }
             Some((Place::Fixed { events }, pin))
         }
         PowerButton::Events { address, interrupt } => {
-            let pin = bus::pin_of(machine, interrupt, Trigger::Edge)?;
+            let pin = pin_of(machine, interrupt, Trigger::Edge)?;
             map_device(address, address + EVENT_BYTES as u64).ok()?;
             // SAFETY: the register was just mapped one to one as a device, and this driver is its only user.
             Some((Place::Events(unsafe { MmioRegisters::new(address as usize, EVENT_BYTES) }), pin))

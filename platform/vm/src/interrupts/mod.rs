@@ -2,29 +2,58 @@
 //!
 //! A source is routed before its device may interrupt, and the driver acknowledges once after its device was started: so an
 //! interrupt at any moment in between is either delivered or taken down, and none leaves a device deaf. From then on an interrupt that comes
-//! while a core runs stays pending in its local APIC and ends the next halt.
+//! while a core runs stays pending in its interrupt controller and ends the next halt.
 
 mod messages;
-mod pins;
 #[cfg(test)]
 mod tests;
 
 pub use messages::Messages;
-pub use pins::{IO_APIC_BYTES, Pin, Trigger};
+#[cfg(all(test, target_arch = "x86_64"))]
+pub use tests::Window;
 
 use alloc::vec::Vec;
 use core::fmt;
 
 /// Devices have the vectors from here on; below are exceptions and the timer.
-const FIRST_VECTOR: u8 = 0x50;
+pub const FIRST_VECTOR: u8 = 0x50;
 /// The last vector of devices; above is the spurious one.
 const LAST_VECTOR: u8 = 0xef;
+
+/// Why a halt ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wake {
+    /// The deadline was reached.
+    Timer,
+    /// An interrupt with this vector: it must be ended when its device has been acknowledged.
+    Interrupt(u8),
+    /// Another core has rung.
+    Core,
+    /// Something else; look at everything.
+    Other,
+}
+
+/// When a pin interrupts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trigger {
+    /// When its line rises.
+    ///
+    /// Right for a device that has its line to itself, although virtio-mmio drives a level: the line falls when its interrupt is
+    /// acknowledged and rises anew with the next, and the queue is looked at after the acknowledgement. A level pin costs one more exit
+    /// and, on some hosts, a second wake-up.
+    Edge,
+    /// As long as its line is up, or down if it is active when low: several devices may share it.
+    Level {
+        /// The line is active when low.
+        is_active_low: bool,
+    },
+}
 
 /// Where an interrupt arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Target {
-    /// Identifier of the core's local APIC.
-    pub apic: u8,
+    /// The core, as its interrupt controller has it: the identifier of its local APIC on x86-64.
+    pub processor: u8,
     /// Which of its vectors.
     pub vector: u8,
 }
@@ -53,15 +82,15 @@ impl fmt::Display for OutOfVectors {
 
 /// A core's vectors, and which driver each belongs to.
 pub struct Vectors {
-    apic: u8,
+    processor: u8,
     /// By vector, from [`FIRST_VECTOR`] on.
     owners: Vec<Option<usize>>,
 }
 
 impl Vectors {
-    /// Those of the core whose local APIC has this identifier.
-    pub fn new(apic: u8) -> Vectors {
-        Vectors { apic, owners: Vec::new() }
+    /// Those of the core whose interrupt controller has this identifier.
+    pub fn new(processor: u8) -> Vectors {
+        Vectors { processor, owners: Vec::new() }
     }
 
     /// Routes all interrupts of `source` here, on behalf of driver number `owner`.
@@ -73,7 +102,7 @@ impl Vectors {
         for index in 0..source.count() {
             let vector = FIRST_VECTOR + self.owners.len() as u8;
             self.owners.push(Some(owner));
-            source.route(index, Target { apic: self.apic, vector });
+            source.route(index, Target { processor: self.processor, vector });
         }
         Ok(())
     }

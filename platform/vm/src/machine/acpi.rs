@@ -3,6 +3,7 @@
 //! Pure: memory comes through a function, so wrong tables are tested on the host. There is no interpreter of AML: what QEMU describes only in
 //! AML on a machine without a PC's hardware, its PCI buses and its power button, is found by how QEMU writes it.
 
+use super::PciSegment;
 use alloc::vec::Vec;
 
 /// An I/O APIC.
@@ -25,17 +26,6 @@ pub struct Override {
     pub is_level: bool,
     /// Active when low.
     pub is_active_low: bool,
-}
-
-/// Buses of a PCI segment, and where their functions' configuration spaces are in memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PciSegment {
-    /// Address of bus 0's configuration spaces, 1 MiB for each bus.
-    pub address: u64,
-    /// First bus.
-    pub first_bus: u8,
-    /// Last bus.
-    pub last_bus: u8,
 }
 
 impl PciSegment {
@@ -178,7 +168,7 @@ impl Tables {
             let number = |offset, bytes| memory.number(table, FIRST_ENTRY + 16 * index + offset, bytes);
             let (address, first_bus, last_bus) = (number(0, 8)?, number(10, 1)? as u8, number(11, 1)? as u8);
             // Only the first segment can be reached by old software; VMMs have no other.
-            let segment = PciSegment { address, first_bus, last_bus };
+            let segment = PciSegment { address, first_bus, last_bus, window: None };
             if number(8, 2)? == 0 && segment.is_sound() {
                 push(&mut self.segments, segment, ITEMS_MAX);
             }
@@ -249,7 +239,7 @@ fn pci_host(aml: &[u8]) -> Option<PciSegment> {
     let [_flags, 0xa4, width, number @ ..] = after(aml, b"_CBA")? else { return None };
     let high = if *width == 0x0e { first_u32(number.get(4..)?)? } else { 0 };
     let address = u64::from(first_u32(number)?) | u64::from(high) << 32;
-    let segment = PciSegment { address, first_bus: 0, last_bus: 255 };
+    let segment = PciSegment { address, first_bus: 0, last_bus: 255, window: None };
     (matches!(width, 0x0c | 0x0e) && segment.is_sound()).then_some(segment)
 }
 
@@ -322,7 +312,7 @@ mod tests {
         assert_eq!(found.io_apics[1], IoApic { address: 0xfec1_0000, first_interrupt: 24 });
         let sci = Override { source: 9, interrupt: 9, is_level: true, is_active_low: false };
         assert_eq!((found.io_apics.len(), found.overrides), (2, alloc::vec![sci]));
-        assert_eq!(found.segments, [PciSegment { address: 0xe000_0000, first_bus: 0, last_bus: 255 }]);
+        assert_eq!(found.segments, [PciSegment { address: 0xe000_0000, first_bus: 0, last_bus: 255, window: None }]);
         let button = PowerButton::Fixed { events: 0x600, source: 9, enable: Some((0xb2, 2)) };
         assert_eq!((found.is_hardware_reduced, found.power_button), (false, Some(button)));
     }

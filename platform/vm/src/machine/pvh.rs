@@ -1,5 +1,6 @@
 //! What the VMM hands over at a PVH boot (Xen's `arch-x86/hvm/start_info.h`).
 
+use super::Ram;
 use core::ffi::{CStr, c_char};
 
 const MAGIC: u32 = 0x336e_c578;
@@ -33,9 +34,6 @@ struct RawMapEntry {
     kind: u32,
     reserved: u32,
 }
-
-/// A range of RAM: first byte, and the byte after the last.
-pub type Ram = (u64, u64);
 
 /// The parts of the start info that we use, copied out of the VMM's memory.
 pub struct StartInfo {

@@ -6,6 +6,7 @@ use super::output::Line;
 use super::pages::Pages;
 use super::shared;
 use crate::arch::apic;
+use crate::interrupts::Wake;
 use crate::{clock, cores::this_core, random, wall};
 use alloc::string::String;
 use core::ops::Range;
@@ -285,7 +286,7 @@ pub fn halt_until(deadline: Instant) {
     let state = this_core().state();
     state.set_activity(Activity::Idle);
     while clock::now() < deadline {
-        if let apic::Wake::Interrupt(_) = apic::idle(Some(deadline)) {
+        if let Wake::Interrupt(_) = apic::idle(Some(deadline)) {
             apic::end_of_interrupt();
         }
     }

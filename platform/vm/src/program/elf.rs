@@ -3,7 +3,7 @@
 //! Its constants and code are used where the image has them, by all ranks. What it writes comes behind them, so that one piece of memory a rank
 //! has its data, its heap and its stack.
 
-use crate::arch::paging::PAGE_BYTES;
+use crate::paging::PAGE_BYTES;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;

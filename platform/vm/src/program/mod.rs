@@ -42,9 +42,8 @@ impl Place {
     fn of(program: &Program, bytes: u64) -> Option<Place> {
         let start = glass_formats::c_program_start(program.writable.start);
         let memory = start + program.writable.start..start + program.writable.start + bytes;
-        let stack = (bytes / STACK_SHARE).min(STACK_BYTES_MAX) / crate::arch::paging::PAGE_BYTES
-            * crate::arch::paging::PAGE_BYTES;
-        let guard = memory.end - stack - crate::arch::paging::PAGE_BYTES;
+        let stack = (bytes / STACK_SHARE).min(STACK_BYTES_MAX) / crate::paging::PAGE_BYTES * crate::paging::PAGE_BYTES;
+        let guard = memory.end - stack - crate::paging::PAGE_BYTES;
         let heap = start + program.writable.end..guard;
         (heap.start < heap.end).then_some(Place { start, memory, heap, guard })
     }

@@ -1,6 +1,6 @@
 //! Which pages of a rank's memory are free: what `mmap` takes and `munmap` gives back.
 
-use crate::arch::paging::PAGE_BYTES;
+use crate::paging::PAGE_BYTES;
 use alloc::vec::Vec;
 use core::ops::Range;
 

@@ -5,10 +5,10 @@ use super::elf::Program;
 use super::pages::Pages;
 use super::stack::Start;
 use super::{LARGE_PAGE_BYTES, Place, shared};
-use crate::arch::paging::{AddressSpace, OutOfTables, PAGE_BYTES, Protection};
 use crate::arch::ports::{load_page_tables, write_msr};
 use crate::cores::this_core;
 use crate::memory::{HeapTables, PAGE_TABLES};
+use crate::paging::{AddressSpace, OutOfTables, PAGE_BYTES, Protection};
 use crate::platform::{VmCore, VmPlatform};
 use crate::{heap, random};
 use alloc::alloc::{Layout, alloc};
@@ -235,7 +235,7 @@ impl Rank {
         let pages = Pages::new(self.place.heap.clone());
         let its_stack = self.place.guard + PAGE_BYTES..self.place.memory.end;
         let process = Process::new(self.number, self.place.start, its_stack, pages, self.cpus, printed);
-        this_core().program.replace(Some(process));
+        this_core().arch.program.replace(Some(process));
         // SAFETY: the end of the stack is mapped for this rank alone. The registers make `syscall` lead to program.s, whose code is
         // mapped in each address space, and the program runs on memory of its own until it leaves.
         let code = unsafe {
@@ -247,7 +247,7 @@ impl Rank {
             glass_program_enter(entry, stack)
         };
         // The channel closes with it.
-        this_core().program.replace(None);
+        this_core().arch.program.replace(None);
         // SAFETY: the kernel's own tables.
         unsafe { load_page_tables(PAGE_TABLES.load(Ordering::Relaxed)) };
         code as u8
@@ -284,7 +284,7 @@ pub struct Registers {
 #[unsafe(no_mangle)]
 extern "C" fn glass_system_call(registers: &Registers) -> u64 {
     let Registers { rax, r9, r8, r10, rdx, rsi, rdi } = *registers;
-    let mut process = this_core().program.borrow_mut();
+    let mut process = this_core().arch.program.borrow_mut();
     let running = process.as_mut().expect("only a rank's program makes system calls");
     match running.answer(rax, [rdi, rsi, rdx, r10, r8, r9]) {
         Outcome::Return(Ok(value)) => value,

@@ -49,7 +49,7 @@ impl Start<'_> {
             (key::HEADERS, self.headers.0),
             (key::HEADER_BYTES, 56),
             (key::HEADERS_COUNT, self.headers.1),
-            (key::PAGE_BYTES, crate::arch::paging::PAGE_BYTES),
+            (key::PAGE_BYTES, crate::paging::PAGE_BYTES),
             (key::ENTRY, self.entry),
             (key::IS_SECURE, 0),
             (key::RANDOM, text_start + random),

@@ -3,13 +3,13 @@
 use super::control::{self, StoreDriver};
 use super::events::Port;
 use super::{XenEvents, grants};
-use crate::arch::apic::{self, Wake};
+use crate::arch::apic;
+use crate::arch::machine::Domain;
 use crate::clock;
 use crate::cores::this_core;
 use crate::devices::{Devices, Settings, VmDisk, net};
 use crate::drivers::Drivers;
-use crate::interrupts::{Source, Vectors};
-use crate::machine::Domain;
+use crate::interrupts::{Source, Vectors, Wake};
 use crate::serial::print_line;
 use alloc::boxed::Box;
 use alloc::format;
@@ -104,7 +104,8 @@ impl Bus<'_> {
         let connect = Net::connect(device, &IdentityFrames, grants, (port.0, XenEvents), self.settings.xen_offloads);
         let card = wait(&self.store, connect).ok_or(NoStart::TooLate)?.map_err(NoStart::Bus)?;
         watch_end(device, card.closed());
-        let started = net::start_xen(card, self.settings, self.devices);
+        let mac = card.mac();
+        let started = net::start_stack(card, mac, self.settings, self.devices);
         let (label, driver) = started.map_err(|_| NoStart::Bus(BusError::BadValue("address")))?;
         self.drivers.add(label, driver);
         Ok(())

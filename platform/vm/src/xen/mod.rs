@@ -8,7 +8,7 @@ mod grants;
 mod hypercall;
 mod shared;
 
-use crate::machine::{Channel, Domain};
+use crate::arch::machine::{Channel, Domain};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use hypercall::{Number, Refused, operate};

@@ -1,6 +1,6 @@
 //! `glass build --c`: links C sources with Debian's static musl and our MPI into a program, and the program into an image.
 
-use super::{Args, IMAGE_PROFILE, Packages, Platform, TARGET, report_size, strip};
+use super::{Args, IMAGE_PROFILE, Packages, Platform, Target, report_size, strip};
 use crate::new;
 use anyhow::{Context, Result, bail, ensure};
 use glass_formats::C_PROGRAM_SYMBOLS;
@@ -53,7 +53,7 @@ pub(super) fn run(args: &Args) -> Result<PathBuf> {
         Platform::Vm => {
             let (program, stripped) = (folder.join("program"), folder.join("program.stripped"));
             compile(sources, &args.compiler, &repository, &archive, &program)?;
-            strip(&program, &stripped)?;
+            strip(Target::X86_64, &program, &stripped)?;
             let image = image(&repository, builds, &stripped)?;
             fs::copy(&image, &output).with_context(|| format!("cannot write {}", output.display()))?;
             // For the profiler: the image has the program without its symbols.
@@ -91,12 +91,12 @@ fn default_output(source: &Path, platform: Platform) -> Result<PathBuf> {
 fn mpi(repository: &Path, folder: &Path) -> Result<PathBuf> {
     let mut cargo = Command::new("cargo");
     cargo.args(["rustc", "--quiet", "--package", MPI, "--lib", "--crate-type", "staticlib", "--profile", "image"]);
-    cargo.args(["--target", TARGET, "--target-dir"]).arg(folder).current_dir(repository);
+    cargo.args(["--target", Target::X86_64.triple(), "--target-dir"]).arg(folder).current_dir(repository);
     IMAGE_PROFILE.iter().chain(&FOR_SPEED).for_each(|setting| _ = cargo.args(["--config", setting]));
     cargo.env("CARGO_ENCODED_RUSTFLAGS", MPI_FLAGS.join("\x1f")).env_remove("RUSTFLAGS");
     let status = cargo.status().context("cannot run `cargo`: install Rust 1.95 or newer")?;
     ensure!(status.success(), "building our MPI library failed: see cargo's messages above");
-    Ok(folder.join(TARGET).join("image").join(MPI_ARCHIVE))
+    Ok(folder.join(Target::X86_64.triple()).join("image").join(MPI_ARCHIVE))
 }
 
 /// Compiles and links. The objects of the C library that start a program come first, and those that end it last.
@@ -128,8 +128,8 @@ fn image(repository: &Path, builds: PathBuf, program: &Path) -> Result<PathBuf> 
     let packages = Packages { names: vec![IMAGE.to_owned()], target_folder: builds };
     let mut cargo = packages.cargo();
     cargo.current_dir(repository).arg("--quiet").env(PROGRAM_VARIABLE, program);
-    let folder = packages.add_target(&mut cargo, "glass", Platform::Vm, &[]);
-    Ok(packages.finish(cargo, &folder)?.swap_remove(0))
+    let folder = packages.add_target(&mut cargo, "glass", Platform::Vm, Target::X86_64, &[])?;
+    Ok(packages.finish(cargo, &folder, None)?.swap_remove(0))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use glass_formats::trace::{Event, Kind, VMM_SPANS};
 use glass_profiler_core::names::printable;
 use glass_profiler_core::trace::raw::{RawRing, RawTrace};
 use serde_json::{Value, json};
@@ -24,6 +25,13 @@ fn counts(ring: &RawRing) -> (u64, u64) {
 /// The largest error of the clock; `None` without a point of it.
 fn clock_error_ns(trace: &RawTrace) -> Option<u64> {
     trace.clock.iter().map(|point| point.error_ns).max()
+}
+
+/// Spans of the guest that start in it.
+fn spans(trace: &RawTrace) -> usize {
+    let events = trace.rings.iter().flat_map(|ring| &ring.chunks).flat_map(|chunk| &chunk.events);
+    let starts = events.map(|words| Event::from_words(*words)).filter(|event| event.kind == Kind::SpanBegin as u16);
+    starts.filter(|event| !VMM_SPANS.contains(&event.b)).count()
 }
 
 /// A table of the rings, and other counts, in lines of at most 100 columns.
@@ -61,6 +69,7 @@ pub fn to_json(trace: &RawTrace) -> Value {
     json!({
         "rings": trace.rings.iter().map(ring).collect::<Vec<_>>(),
         "events": trace.event_count(),
+        "spans": spans(trace),
         "names": trace.names.iter().filter(|name| !name.is_empty()).count(),
         "functions": trace.functions.len(),
         "clock_points": trace.clock.len(),

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use glass_profiler_core::model::Origin;
 use glass_profiler_core::recording::Clocks;
-use glass_profiler_guests::files::HostFiles;
 use glass_profiler_guests::files::debuginfod::Debuginfod;
+use glass_profiler_guests::files::{HostFiles, OpenedFiles};
 use glass_profiler_session::Recording;
 
 use crate::console::say;
@@ -136,6 +136,13 @@ impl Output {
 /// The files of this machine, and debug information from servers, if any are named.
 pub(crate) fn host_files() -> HostFiles {
     HostFiles::with_debuginfod(Debuginfod::from_environment(|text| say!("glass: {text}")))
+}
+
+/// The same for a process in its jail that reads a guest: it starts no program that would download debug information, so that is only there if another
+/// process opens its files.
+pub(crate) fn files_of_guest(opened: OpenedFiles) -> HostFiles {
+    let files = if opened.has_opener() { host_files() } else { HostFiles::default() };
+    files.with_opened(opened)
 }
 
 /// The error for a recording that could be started, and not completed.

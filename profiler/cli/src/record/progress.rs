@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use glass_profiler_core::model::{Distribution, LOST_PER_FROZEN, Origin};
+use glass_profiler_core::model::{Distribution, FAULT_BYTES, LOST_PER_FROZEN, Origin};
 use glass_profiler_core::names::printable;
 use glass_profiler_core::recorder;
 use glass_profiler_guests::systems::glasshouse::LiveCounts;
@@ -115,6 +115,17 @@ pub(crate) fn written(path: &Path, elapsed: Duration) {
 
 fn written_bytes(path: &Path, bytes: u64, elapsed: Duration) {
     say!("glass: {} written, {} KiB, {:.1} s", path.display(), bytes.div_ceil(1024), elapsed.as_secs_f64());
+}
+
+/// What a recording of page faults has.
+pub(crate) fn page_faults(recorded: &Written) {
+    let cost = &recorded.cost;
+    say!("  faults     {}, {} kB", cost.samples_taken, cost.samples_taken * FAULT_BYTES / 1024);
+    say!("  stacks     {} broken ({})", cost.stacks_broken, percent(cost.stacks_broken, cost.samples_taken));
+    if cost.pause.count > 0 {
+        let pause = &cost.pause;
+        say!("  pause      median {}, {} altogether", microseconds(pause.median_ns), microseconds(pause.sum_ns));
+    }
 }
 
 /// What sampling gave and cost.

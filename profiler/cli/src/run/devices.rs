@@ -25,12 +25,16 @@ pub(super) fn card(args: &Args, accel: &str) -> Option<Device> {
     (accel == "kvm").then_some(Device { role, name: "card", words })
 }
 
-/// The disk, if a process serves it: on a host with io_uring, and with KVM, where each request to QEMU costs the VM an exit.
+/// The disk, if a process serves it: on a host with io_uring, and with KVM, where each request to QEMU costs the VM an exit, or to record its writes.
 pub(super) fn disk(args: &Args, accel: &str) -> Option<Device> {
     let path = args.disk.as_ref()?;
     let mut words = vec!["disk".to_owned(), path.display().to_string()];
     words.extend(args.disk_direct.then(|| "--direct".to_owned()));
-    let is_apart = accel == "kvm" && glass_devices::has_io_uring();
+    if let Some(log) = &args.record_writes {
+        let limit = args.record_limit.to_string();
+        words.extend(["--record-writes".to_owned(), log.display().to_string(), "--record-limit".to_owned(), limit]);
+    }
+    let is_apart = (accel == "kvm" || args.record_writes.is_some()) && glass_devices::has_io_uring();
     let role = Role { name: "glass disk", serves: "disk", is_vital: true };
     is_apart.then_some(Device { role, name: "disk", words })
 }

@@ -28,6 +28,9 @@ pub(super) fn check(args: &Args) -> Checked<()> {
     if args.memory > host_bytes {
         bail!("--memory {}M is more than this host has, {}M: take less", args.memory >> 20, host_bytes >> 20);
     }
+    if args.record_writes.is_some() && !glass_devices::has_io_uring() {
+        bail!("--record-writes needs io_uring, which this host does not have (Linux 5.11, and not forbidden)");
+    }
     if let Network::Tap(name) = &args.net {
         glass_devices::check_tap(name)?;
     }
@@ -66,6 +69,7 @@ pub(super) fn check_process(args: &Args) -> Checked<()> {
         (args.qemu.bus.is_some(), "--bus", "a process has no devices"),
         (args.memory != MEMORY_DEFAULT, "--memory", "a process takes the memory it needs; `ulimit -v` bounds it"),
         (args.disk_direct, "--disk-direct", "a process uses the host's page cache"),
+        (args.record_writes.is_some(), "--record-writes", "what a process writes goes to the host's file system"),
         (
             args.disk_timeout != DISK_TIMEOUT_DEFAULT,
             "--disk-timeout",
@@ -131,7 +135,8 @@ pub(super) enum Network {
     Tap(String),
 }
 
-pub(super) fn parse_size(text: &str) -> Result<u64, String> {
+/// Bytes of a size with a unit.
+pub fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let factor = match text[digits.len()..].to_ascii_uppercase().as_str() {
         "" => 1,

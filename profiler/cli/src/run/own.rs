@@ -4,35 +4,21 @@ use super::options::{Network, Vmm, tcp_ports};
 use super::qemu_options::{Bus, Machine};
 use super::{Args, qemu};
 use anyhow::{Context, Result, bail};
-use glass_devices::UserNetwork;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What runs a VM.
 pub(super) enum Choice {
-    Own(Own),
+    Own,
     /// QEMU, and why our own VMM does not, if that is of interest.
     Qemu(Option<String>),
 }
 
-/// Our own VMM, with what it needs of the host.
-pub(super) struct Own {
-    /// For `--net user`.
-    user_network: Option<UserNetwork>,
-}
-
 /// Chooses what runs a VM with `accel`.
 pub(super) fn choose(args: &Args, accel: &str) -> Result<Choice> {
-    let user_network =
-        (args.net == Network::User).then(|| UserNetwork::find(tcp_ports(&args.port).collect())).flatten();
-    let obstacle = obstacle(args, accel, user_network.is_some());
-    Ok(match (args.vmm, obstacle) {
+    Ok(match (args.vmm, obstacle(args, accel)) {
         (Vmm::Qemu, _) => Choice::Qemu(None),
-        // Connections through the passt of Debian 12 may stall for half a minute under load (decision 44).
-        (Vmm::Auto, None) if args.net == Network::User => Choice::Qemu(Some(
-            "by QEMU, because our own VMM's user network may stall (--vmm own boots sooner)".to_owned(),
-        )),
-        (_, None) => Choice::Own(Own { user_network }),
+        (_, None) => Choice::Own,
         (Vmm::Own, Some(obstacle)) => bail!("our own VMM cannot run this VM: {obstacle}; use --vmm qemu, or auto"),
         // Without KVM there is a remark already.
         (Vmm::Auto, Some(obstacle)) => Choice::Qemu((accel == "kvm").then(|| format!("by QEMU, because {obstacle}"))),
@@ -40,7 +26,8 @@ pub(super) fn choose(args: &Args, accel: &str) -> Result<Choice> {
 }
 
 /// What our own VMM lacks for this VM.
-fn obstacle(args: &Args, accel: &str, has_user_network: bool) -> Option<String> {
+fn obstacle(args: &Args, accel: &str) -> Option<String> {
+    let is_user = args.net == Network::User;
     let lacks = [
         (accel != "kvm", "it needs KVM"),
         (args.qemu.print_command, "--print-command prints the command line of QEMU"),
@@ -49,7 +36,8 @@ fn obstacle(args: &Args, accel: &str, has_user_network: bool) -> Option<String> 
         (args.qemu.qemu_firmware, "it has no firmware"),
         (args.vsock.is_some(), "it has no vsock"),
         (args.share.is_some(), "it has no shared directories"),
-        (args.net == Network::User && !has_user_network, "its user network needs passt: `apt-get install passt`"),
+        (is_user && args.ip.as_deref() == Some("dhcp"), "its user network has no DHCP"),
+        (is_user && args.ip6.as_deref().is_some_and(|ip6| ip6 != "off"), "its user network has no IPv6"),
         (args.cores > u32::from(glass_vmm::CORES_MAX), "it does not have so many cores"),
         (
             args.disk.is_some() && !glass_devices::has_io_uring(),
@@ -59,28 +47,64 @@ fn obstacle(args: &Args, accel: &str, has_user_network: bool) -> Option<String> 
     lacks.into_iter().find(|(lacks, _)| *lacks).map(|(_, why)| why.to_owned())
 }
 
-impl Own {
-    /// The command that runs the VM.
-    pub(super) fn command(&self, args: &Args, image: &Path) -> Result<Command> {
-        let program = std::env::current_exe().context("cannot find the program glass")?;
-        let mut command = Command::new(program);
-        command.arg("vmm").arg(image).args(["--memory", &args.memory.to_string(), "--cores", &args.cores.to_string()]);
-        command.args(["--parent", &std::process::id().to_string()]);
-        command.args(["--command-line", &qemu::kernel_command_line(args)]);
-        if let Some(disk) = &args.disk {
-            command.arg("--disk").arg(disk);
-            command.args(args.disk_direct.then_some("--disk-direct"));
-        }
-        match &args.net {
-            Network::None => {}
-            Network::Tap(name) => _ = command.args(["--tap", name]),
-            Network::User => {
-                let UserNetwork { program, ports } =
-                    self.user_network.as_ref().expect("without it QEMU was chosen, or nothing");
-                command.arg("--passt").arg(program);
-                command.args(ports.iter().flat_map(|(host, guest)| ["--port".to_owned(), format!("{host}:{guest}")]));
-            }
-        }
-        Ok(command)
+/// Where our own VMM listens for requests for a snapshot.
+pub(super) fn snapshots(folder: &Path) -> PathBuf {
+    folder.join("snapshots")
+}
+
+/// Where page faults of a copy are received.
+pub(super) fn faults(folder: &Path) -> PathBuf {
+    folder.join("faults")
+}
+
+fn vmm() -> Result<Command> {
+    let program = std::env::current_exe().context("cannot find the program glass")?;
+    let mut command = Command::new(program);
+    command.arg("vmm").args(["--parent", &std::process::id().to_string()]);
+    Ok(command)
+}
+
+/// The command that runs copies of a VM, with its sockets in `folder`.
+pub(super) fn copies_command(args: &Args, from: &Path, folder: &Path) -> Result<Command> {
+    let mut command = vmm()?;
+    command.arg("--from").arg(from).args(["--copies", &args.copies.count().to_string()]);
+    command.args(args.copies.record_pages.then_some("--record-pages"));
+    if args.copies.faults {
+        command.arg("--faults").arg(faults(folder));
     }
+    add_disk(&mut command, args);
+    add_ports(&mut command, args);
+    Ok(command)
+}
+
+fn add_disk(command: &mut Command, args: &Args) {
+    if let Some(disk) = &args.disk {
+        command.arg("--disk").arg(disk);
+        command.args(args.disk_direct.then_some("--disk-direct"));
+    }
+}
+
+fn add_ports(command: &mut Command, args: &Args) {
+    command.args(tcp_ports(&args.port).flat_map(|(host, guest)| ["--port".to_owned(), format!("{host}:{guest}")]));
+}
+
+/// The command that runs the VM by our own VMM, with its sockets in `folder`.
+pub(super) fn command(args: &Args, image: &Path, folder: &Path) -> Result<Command> {
+    let mut command = vmm()?;
+    command.arg(image).args(["--memory", &args.memory.to_string(), "--cores", &args.cores.to_string()]);
+    command.args(["--command-line", &qemu::kernel_command_line(args)]);
+    command.arg("--snapshots").arg(snapshots(folder));
+    add_disk(&mut command, args);
+    if let (Some(_), Some(log)) = (&args.disk, &args.record_writes) {
+        command.arg("--record-writes").arg(log).args(["--record-limit", &args.record_limit.to_string()]);
+    }
+    match &args.net {
+        Network::None => {}
+        Network::Tap(name) => _ = command.args(["--tap", name]),
+        Network::User => {
+            command.arg("--user-network");
+            add_ports(&mut command, args);
+        }
+    }
+    Ok(command)
 }

@@ -4,26 +4,39 @@ use super::escape::escape;
 use super::options::{Network, tcp_ports};
 use super::qemu_options::{Accel, Bus, Machine};
 use super::{Args, DISK_TIMEOUT_DEFAULT, LOG_DEFAULT, devices, disk, firmware, share, stopped, vsock};
+use crate::build::Target;
 use anyhow::{Result, bail};
 use std::fs::OpenOptions;
 use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
 
-pub(super) const QEMU: &str = "qemu-system-x86_64";
+/// QEMU for a processor, and Debian's package with it.
+pub(super) fn program(target: Target) -> (&'static str, &'static str) {
+    match target {
+        Target::X86_64 => ("qemu-system-x86_64", "qemu-system-x86"),
+        Target::Aarch64 => ("qemu-system-aarch64", "qemu-system-arm"),
+    }
+}
+
 /// How QEMU treats the disk. An error of the host, a full file system above all, reaches the guest: QEMU's default stops
 /// the VM without a word.
 const DRIVE: &str = "discard=unmap,werror=report,rerror=report";
 /// The thread of QEMU that serves the disk. For this long, in nanoseconds, it looks for the next request or the end of one before it
 /// sleeps, if it found some so before: as long as a fast disk takes.
 const DISK_THREAD: &str = "iothread,id=disk-thread";
-/// What QEMU's own network gives the first guest, and passt by us, and where the gateway is.
+/// What the user network gives a guest, QEMU's and ours (`devices/src/card/user`), and where the gateway is.
 const USER_NETWORK_IP: &str = "10.0.2.15/24,10.0.2.2";
 /// Where that network passes queries on to the host's name server.
 const USER_NETWORK_DNS: &str = "10.0.2.3";
 
 /// KVM or TCG, and a word on why if that was ours to choose.
-pub(super) fn choose_accel(accel: Accel) -> Result<(&'static str, Option<String>)> {
+pub(super) fn choose_accel(accel: Accel, target: Target) -> Result<(&'static str, Option<String>)> {
+    match (accel, target) {
+        (_, Target::X86_64) => {}
+        (Accel::Kvm, Target::Aarch64) => bail!("KVM runs code for this host's processor only: use --accel tcg"),
+        (Accel::Auto | Accel::Tcg, Target::Aarch64) => return Ok(("tcg", None)),
+    }
     let kvm = OpenOptions::new().read(true).write(true).open("/dev/kvm");
     match (accel, kvm) {
         (Accel::Kvm | Accel::Auto, Ok(_)) => Ok(("kvm", None)),
@@ -34,8 +47,10 @@ pub(super) fn choose_accel(accel: Accel) -> Result<(&'static str, Option<String>
 }
 
 /// The bus of the devices on a machine.
-pub(super) fn choose_bus(machine: Machine, bus: Option<Bus>) -> Result<Bus> {
+pub(super) fn choose_bus(target: Target, machine: Machine, bus: Option<Bus>) -> Result<Bus> {
     match (machine, bus) {
+        (Machine::Q35, _) if target == Target::Aarch64 => bail!("q35 is a PC: leave out --machine for AArch64"),
+
         (Machine::Q35, Some(Bus::Mmio)) => bail!("the machine q35 has no virtio-mmio: use --bus pci, or leave it out"),
         (Machine::Q35, _) => Ok(Bus::Pci),
         (Machine::Microvm, bus) => Ok(bus.unwrap_or(Bus::Pci)),
@@ -97,8 +112,12 @@ fn vhost_user(bus: Bus, kind: &str) -> String {
 /// QEMU with everything that the VM needs; `folder` is for its sockets.
 pub(super) fn command(args: &Args, bus: Bus, image: &Path, accel: &str, folder: &Path) -> Command {
     let memory = args.memory;
-    let mut qemu = super::ends_with_us(Path::new(QEMU));
-    qemu.args(["-M", machine(args.qemu.machine, bus, args.cores), "-accel", accel]);
+    let mut qemu = super::ends_with_us(Path::new(program(args.target).0));
+    let machine = match args.target {
+        Target::X86_64 => machine(args.qemu.machine, bus, args.cores).to_owned(),
+        Target::Aarch64 => format!("virt,gic-version={},memory-backend=ram", args.qemu.gic),
+    };
+    qemu.args(["-M", &machine, "-accel", accel]);
     if args.cores > 1 {
         qemu.args(["-smp", &args.cores.to_string()]);
     }
@@ -106,13 +125,17 @@ pub(super) fn command(args: &Args, bus: Bus, image: &Path, accel: &str, folder: 
     qemu.args(["-object", &format!("memory-backend-memfd,id=ram,size={memory},share=on")]);
     qemu.args(["-m", &format!("{}K", memory / 1024), "-nodefaults", "-no-user-config"]);
     qemu.args(["-display", "none", "-no-reboot"]);
-    if args.qemu.machine == Machine::Microvm
+    if args.target == Target::X86_64
+        && args.qemu.machine == Machine::Microvm
         && !args.qemu.qemu_firmware
         && let Some(firmware) = firmware::of_image(image)
     {
         qemu.arg("-bios").arg(firmware);
     }
-    qemu.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
+    // AArch64 images report their exit code on the console.
+    if args.target == Target::X86_64 {
+        qemu.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
+    }
     if bus == Bus::Mmio {
         qemu.args(["-global", "virtio-mmio.force-legacy=false"]);
     }
@@ -142,7 +165,7 @@ fn disk_of(args: &Args, path: &Path, bus: Bus, accel: &str, folder: &Path, qemu:
         qemu.args(["-device", &format!("{},chardev=disk,num-queues=1", vhost_user(bus, "blk"))]);
         return;
     }
-    let (file, aio) = (escape(path), disk::aio(QEMU));
+    let (file, aio) = (escape(path), disk::aio(program(args.target).0));
     let cache = if args.disk_direct { "none" } else { "writeback" };
     qemu.args(["-drive", &format!("if=none,id=disk,format=raw,file={file},cache={cache},{DRIVE},aio={aio}")]);
     let mut options = ",drive=disk".to_string();
@@ -222,11 +245,12 @@ mod tests {
 
     #[test]
     fn a_machine_has_the_bus_that_it_can_have() {
-        assert!(choose_bus(Machine::Q35, None).is_ok_and(|bus| bus == Bus::Pci));
-        assert!(choose_bus(Machine::Microvm, None).is_ok_and(|bus| bus == Bus::Pci));
-        assert!(choose_bus(Machine::Microvm, Some(Bus::Mmio)).is_ok_and(|bus| bus == Bus::Mmio));
-        let refusal = choose_bus(Machine::Q35, Some(Bus::Mmio)).unwrap_err().to_string();
+        assert!(choose_bus(Target::X86_64, Machine::Q35, None).is_ok_and(|bus| bus == Bus::Pci));
+        assert!(choose_bus(Target::X86_64, Machine::Microvm, None).is_ok_and(|bus| bus == Bus::Pci));
+        assert!(choose_bus(Target::X86_64, Machine::Microvm, Some(Bus::Mmio)).is_ok_and(|bus| bus == Bus::Mmio));
+        let refusal = choose_bus(Target::X86_64, Machine::Q35, Some(Bus::Mmio)).unwrap_err().to_string();
         assert!(refusal.contains("use --bus pci"), "{refusal}");
+        assert!(choose_bus(Target::Aarch64, Machine::Q35, None).is_err());
         assert_eq!(device(Bus::Mmio, "blk", ",drive=d"), "virtio-blk-device,drive=d");
         assert_eq!(device(Bus::Pci, "blk", ",drive=d"), "virtio-blk-pci,disable-legacy=on,drive=d");
     }

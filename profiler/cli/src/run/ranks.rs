@@ -27,8 +27,8 @@ const GRACE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(5);
 /// Names the library, where it does not lie beside us.
 const LIBRARY_VARIABLE: &str = "GLASS_MPI_LIBRARY";
-/// The names by which programs of the standard ABI load it.
-const LIBRARY_NAMES: [&str; 3] = ["libmpi_abi.so.0", "libmpi_abi.so.1", "libmpi_abi.so"];
+/// The names by which programs of the standard ABI load it: the second is that of ours of before, and of MPICH 5.0.1.
+const LIBRARY_NAMES: [&str; 3] = ["libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi_abi.so"];
 const HEADER_BYTES: u64 = 4096;
 const STATES_OFFSET: u64 = 64;
 /// States of a rank in the first page.
@@ -157,7 +157,7 @@ fn find_library() -> Option<PathBuf> {
     }
     let own = std::env::current_exe().ok()?;
     let beside = own.parent()?;
-    let places = [beside.join("libmpi_abi.so"), beside.join("../lib/libmpi_abi.so.0")];
+    let places = [beside.join("libmpi_abi.so"), beside.join("../lib/libmpi_abi.so.1")];
     places.into_iter().find_map(|place| std::fs::canonicalize(place).ok())
 }
 

@@ -31,11 +31,17 @@ pub(super) struct Signals {
 #[derive(Default)]
 struct Shared {
     service: Mutex<Option<Service>>,
+    /// What is done before the service is requested to end.
+    before_end: Mutex<Option<BeforeEnd>>,
     /// Signals that came while a service ran.
     count: AtomicUsize,
 }
 
+/// Is given the number of the service's process.
+type BeforeEnd = Box<dyn FnOnce(u32) + Send>;
+
 struct Service {
+    pid: u32,
     process: OwnedFd,
     /// The console's input of a VM.
     console: Option<ChildStdin>,
@@ -81,8 +87,13 @@ impl Signals {
     pub(super) fn serve(&self, child: &mut Child) -> Result<Serving> {
         let pid = Pid::from_child(child);
         let process = pidfd_open(pid, PidfdFlags::empty()).context("cannot open the process that was started")?;
-        *self.shared.service() = Some(Service { process, console: child.stdin.take() });
+        *self.shared.service() = Some(Service { pid: child.id(), process, console: child.stdin.take() });
         Ok(Serving { shared: self.shared.clone() })
+    }
+
+    /// At the first signal `act` is called, before the service is requested to end.
+    pub(super) fn before_end(&self, act: impl FnOnce(u32) + Send + 'static) {
+        *self.shared.before_end.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(act));
     }
 
     /// Whether a signal came while a service ran.
@@ -101,6 +112,10 @@ impl Shared {
         let Some(service) = &mut *service else { std::process::exit(INTERRUPTED.into()) };
         match self.count.fetch_add(1, Ordering::Relaxed) {
             0 => {
+                let before_end = self.before_end.lock().unwrap_or_else(PoisonError::into_inner).take();
+                if let Some(act) = before_end {
+                    act(service.pid);
+                }
                 say!("glass: requested the end of the service; Ctrl-C once more ends it at once");
                 service.ask();
             }

@@ -83,9 +83,9 @@ impl Recording {
         let program = self.program;
         let from = "its own trace, from the first instruction on";
         let origin = origin(0, title.to_owned(), from, program.display().to_string());
+        let guest = Some(traced_guest(is_vm, pid, title, &program));
         let open = move || if is_vm { glasshouse::open(pid, Some(&program)) } else { glasshouse::open_process(pid) };
         let trace = Tracing::Starting { open: Box::new(open), settings: self.settings };
-        let guest = Some(traced_guest(is_vm, pid, title));
         let session = Session::announce(Sources { samples: None, trace: Some(trace), guest })?;
         let file = self.output.into_recording(session.clocks(), &origin, output::host_files())?;
         let running = session.start(file)?;

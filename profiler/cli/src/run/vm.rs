@@ -1,9 +1,10 @@
 //! A service in a VM: starts what runs it, with the processes that serve its devices, and passes on what it prints and how it ends.
 
+use super::faults::Faults;
 use super::helpers::{self, Helper};
 use super::options::{Network, tcp_ports};
 use super::own::{self, Choice};
-use super::qemu::{self, QEMU};
+use super::qemu;
 use super::signals::{INTERRUPTED, Signals};
 use super::traced::Recording;
 use super::{
@@ -28,13 +29,15 @@ struct Plan<'a> {
     name: &'a str,
     accel: &'static str,
     is_own: bool,
+    /// It is of our own VMM, and no copy.
+    is_template: bool,
     folder: SocketFolder,
 }
 
 /// Runs a VM until it ends; returns the exit code of the service.
 pub(super) fn run(args: &Args, image: &Path, name: &str, signals: &Signals) -> Result<u8> {
-    let (accel, remark) = qemu::choose_accel(args.qemu.accel)?;
-    let bus = qemu::choose_bus(args.qemu.machine, args.qemu.bus)?;
+    let (accel, remark) = qemu::choose_accel(args.qemu.accel, args.target)?;
+    let bus = qemu::choose_bus(args.target, args.qemu.machine, args.qemu.bus)?;
     let choice = own::choose(args, accel)?;
     if args.qemu.print_command {
         // Run by hand, it has the sockets in the current folder.
@@ -46,12 +49,12 @@ pub(super) fn run(args: &Args, image: &Path, name: &str, signals: &Signals) -> R
         }
         return Ok(0);
     }
-    let is_own = matches!(choice, Choice::Own(_));
-    let plan = Plan { args, image, name, accel, is_own, folder: SocketFolder::make()? };
+    let is_own = matches!(choice, Choice::Own);
+    let plan = Plan { args, image, name, accel, is_own, is_template: is_own, folder: SocketFolder::make()? };
     let (command, helpers) = match choice {
-        Choice::Own(own) => {
+        Choice::Own => {
             plan.announce(remark);
-            (own.command(args, image)?, Vec::new())
+            (own::command(args, image, &plan.folder.0)?, Vec::new())
         }
         Choice::Qemu(because) => {
             plan.announce(remark.or(because));
@@ -59,6 +62,24 @@ pub(super) fn run(args: &Args, image: &Path, name: &str, signals: &Signals) -> R
         }
     };
     plan.run(command, helpers, signals)
+}
+
+/// Runs copies of a VM until all have ended; returns the exit code of their services.
+pub(super) fn run_copies(args: &Args, from: &Path, image: &Path, name: &str, signals: &Signals) -> Result<u8> {
+    let (accel, _) = qemu::choose_accel(args.qemu.accel, args.target)?;
+    if accel != "kvm" {
+        bail!("a snapshot needs KVM, which this host does not have");
+    }
+    let plan = Plan { args, image, name, accel, is_own: true, is_template: false, folder: SocketFolder::make()? };
+    let count = args.copies.count();
+    let copies = if count == 1 { "a copy".to_owned() } else { format!("{count} copies") };
+    say!("glass: starting {copies} of {name}");
+    for (host, guest) in tcp_ports(&args.port) {
+        let last = host.saturating_add(count - 1);
+        let hosts = if count == 1 { host.to_string() } else { format!("{host} to {last}") };
+        say!("glass: 127.0.0.1:{hosts} is forwarded to port {guest} of {copies}");
+    }
+    plan.run(own::copies_command(args, from, &plan.folder.0)?, Vec::new(), signals)
 }
 
 impl Plan<'_> {
@@ -89,21 +110,28 @@ impl Plan<'_> {
     fn run(&self, mut command: Command, helpers: Vec<Helper>, signals: &Signals) -> Result<u8> {
         let Plan { args, image, name, accel, is_own, .. } = self;
         let recording = Recording::prepare(args, image)?;
+        let faults = args.copies.faults.then(|| Faults::prepare(&args.output, &self.folder.0)).transpose()?;
         Signals::prepare(&mut command, true);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = match child {
             Ok(child) => child,
             Err(error) if *is_own => bail!("cannot start glass once more ({error})"),
-            Err(error) => bail!("cannot run setpriv ({error}): install util-linux and qemu-system-x86"),
+            Err(error) => {
+                bail!("cannot run setpriv ({error}): install util-linux and {}", qemu::program(args.target).1)
+            }
         };
         let serving = signals.serve(&mut child)?;
         let helpers = helpers::Watch::start(helpers, &child, args.restart)?;
         let messages = pass_messages(&mut child)?;
         let registered = self.register(&child)?;
         let _watch = (!is_own).then(|| stopped::Watch::start(&self.folder.0));
-        let (status, printed) = match recording {
-            Some(recording) => record(recording, &mut child, &format!("{name} (VM, {})", accel.to_uppercase()), image)?,
-            None => watch(&mut child, image)?,
+        let (status, printed) = match (recording, faults) {
+            (Some(recording), _) => {
+                let title = format!("{name} (VM, {})", accel.to_uppercase());
+                record(&mut child, image, |child| recording.run(child, &title, true))?
+            }
+            (None, Some(faults)) => record(&mut child, image, |child| faults.run(child, name, image))?,
+            (None, None) => watch(&mut child, image)?,
         };
         drop((registered, serving));
         let is_disk_in_use = messages.join().unwrap_or(false);
@@ -111,12 +139,17 @@ impl Plan<'_> {
             bail!(glass_lib_lock::in_use(disk, None));
         }
         let is_ended_by_us = helpers.finish();
-        let exit = Exit::from_qemu_status(status.code().unwrap_or(1));
-        match printed {
-            Ok(()) if is_ended_by_us && !signals.is_asked() => Ok(FAILED),
-            Ok(()) if signals.is_asked() && exit != Some(Exit::Success) => Ok(INTERRUPTED),
-            Ok(()) => self.explain(status, signals),
-            failed => console::printed(failed).map(|()| 0),
+        let announced = match printed {
+            Ok(announced) => announced,
+            Err(error) => return console::printed(Err(error)).map(|()| 0),
+        };
+        let exit = Exit::from_qemu_status(status.code().unwrap_or(1)).or(announced);
+        if is_ended_by_us && !signals.is_asked() {
+            Ok(FAILED)
+        } else if signals.is_asked() && exit != Some(Exit::Success) {
+            Ok(INTERRUPTED)
+        } else {
+            self.explain(status, exit, signals)
         }
     }
 
@@ -130,19 +163,28 @@ impl Plan<'_> {
             name: self.name.to_owned(),
             accel: self.accel.to_owned(),
             vcpus: args.cores,
-            links: registry::Links { vsock: vsock::link(args, &folder.0), share: share::link(args) },
+            links: registry::Links {
+                vsock: vsock::link(args, &folder.0),
+                share: share::link(args),
+                snapshots: self.is_template.then(|| own::snapshots(&folder.0)),
+                disk: args
+                    .disk
+                    .as_ref()
+                    .filter(|_| self.is_template)
+                    .map(|disk| fs::canonicalize(disk).unwrap_or_else(|_| disk.clone())),
+            },
         };
         registry::register(&entry).context("cannot announce the VM to `glass record`")
     }
 
-    /// The exit code of a VM that has ended by itself.
-    fn explain(&self, status: ExitStatus, signals: &Signals) -> Result<u8> {
+    /// The exit code of a VM that has ended by itself; `exit` is what its image has reported.
+    fn explain(&self, status: ExitStatus, exit: Option<Exit>, signals: &Signals) -> Result<u8> {
         let (name, vmm) = (self.name, if self.is_own { "the VMM" } else { "QEMU" });
         if let Some(code) = ended_by_signal(status, &format!("{vmm} of {name}"), signals) {
             return Ok(code);
         }
         let code = status.code().unwrap_or(1);
-        match Exit::from_qemu_status(code) {
+        match exit {
             Some(Exit::Success) => Ok(0),
             Some(Exit::Error) => Ok(1),
             Some(Exit::Panic) => {
@@ -154,16 +196,17 @@ impl Plan<'_> {
                 Ok(102)
             }
             None if status.success() => Ok(0),
-            None if code == 127 => bail!("there is no {QEMU}: install it with `apt-get install qemu-system-x86`"),
-            None if self.is_own && self.args.net == Network::User => {
-                bail!(
-                    "the VMM ended by itself ({status}); its message is above; with --vmm qemu a VM has a user network without passt"
-                )
+            None if code == 127 => {
+                let (program, package) = qemu::program(self.args.target);
+                bail!("there is no {program}: install it with `apt-get install {package}`")
             }
             None => bail!("{vmm} ended by itself ({status}); its message is above"),
         }
     }
 }
+
+/// The exit that a VM has announced on its console, or why that cannot be printed.
+type Printed = io::Result<Option<Exit>>;
 
 /// Passes on what the VMM reports; the thread returns whether its disk is in use by another one.
 fn pass_messages(child: &mut Child) -> Result<JoinHandle<bool>> {
@@ -171,8 +214,12 @@ fn pass_messages(child: &mut Child) -> Result<JoinHandle<bool>> {
     Ok(std::thread::spawn(move || disk::pass_messages(errors)))
 }
 
-/// As [`watch`], and records the VM meanwhile.
-fn record(recording: Recording, child: &mut Child, title: &str, image: &Path) -> Result<(ExitStatus, io::Result<()>)> {
+/// As [`watch`], and records the VM meanwhile by `recording`, which waits for its end.
+fn record(
+    child: &mut Child,
+    image: &Path,
+    recording: impl FnOnce(&mut Child) -> Result<ExitStatus>,
+) -> Result<(ExitStatus, Printed)> {
     let output = child.stdout.take().context("the VMM has no output")?;
     let image = image.to_owned();
     let pid = Pid::from_child(child);
@@ -184,13 +231,13 @@ fn record(recording: Recording, child: &mut Child, title: &str, image: &Path) ->
         }
         printed
     });
-    let status = recording.run(child, title, true)?;
-    Ok((status, console.join().unwrap_or(Ok(()))))
+    let status = recording(child)?;
+    Ok((status, console.join().unwrap_or(Ok(None))))
 }
 
 /// Prints what the VM prints until it ends, and what came of printing. A closed standard output ends the VM, as it
 /// ends other programs.
-fn watch(child: &mut Child, image: &Path) -> Result<(ExitStatus, io::Result<()>)> {
+fn watch(child: &mut Child, image: &Path) -> Result<(ExitStatus, Printed)> {
     let output = child.stdout.take().context("the VMM has no output")?;
     let printed = vm_console::copy(output, &Symbolizer::new(image));
     if printed.is_err() {

@@ -3,6 +3,7 @@
 //! QEMU drops what nothing reads from its output at once. So a thread does nothing but read, and what standard output does not take yet
 //! waits in memory. If that is full, the text is dropped here, where it is counted.
 
+use std::borrow::Cow;
 use std::io::{self, Read, Write};
 use std::mem;
 use std::os::fd::AsFd;
@@ -13,6 +14,7 @@ use rustix::pipe::fcntl_setpipe_size;
 
 use crate::console::say;
 use crate::symbolizer::Symbolizer;
+use glass_formats::Exit;
 use glass_profiler_core::format::count;
 
 /// Room in the pipe from QEMU, the most that Linux allows without privilege.
@@ -23,8 +25,9 @@ const WAITING_BYTES_MAX: usize = 16 << 20;
 /// A guest that never ends its line cannot use up our memory.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// Prints what the guest prints until it ends; addresses of its last report become functions and lines. Fails if that cannot be printed.
-pub fn copy(output: impl Read + AsFd + Send + 'static, symbolizer: &Symbolizer) -> io::Result<()> {
+/// Prints what the guest prints until it ends; addresses of its last report become functions and lines. Returns the exit that it has announced,
+/// which is not printed. Fails if the rest cannot be.
+pub fn copy(output: impl Read + AsFd + Send + 'static, symbolizer: &Symbolizer) -> io::Result<Option<Exit>> {
     // A smaller pipe is filled sooner, and that is all.
     let _ = fcntl_setpipe_size(&output, PIPE_BYTES);
     let waiting = Arc::new(Waiting::default());
@@ -35,8 +38,9 @@ pub fn copy(output: impl Read + AsFd + Send + 'static, symbolizer: &Symbolizer) 
 }
 
 /// Prints what waits, until the end.
-fn print(waiting: &Waiting, symbolizer: &Symbolizer, to: &mut impl Write) -> io::Result<()> {
+fn print(waiting: &Waiting, symbolizer: &Symbolizer, to: &mut impl Write) -> io::Result<Option<Exit>> {
     let mut text = Vec::new();
+    let mut announced = None;
     loop {
         let end = waiting.take(&mut text);
         if end.dropped > 0 {
@@ -47,15 +51,28 @@ fn print(waiting: &Waiting, symbolizer: &Symbolizer, to: &mut impl Write) -> io:
         let mut done = 0;
         while let Some(line) = next_line(&text[done..], is_last) {
             done += line.len();
-            printed += &symbolizer.explain_line(String::from_utf8_lossy(line).trim_end());
+            let (line, exit) = without_announcement(line);
+            announced = exit.or(announced);
+            if exit.is_some() && line.is_empty() {
+                continue;
+            }
+            printed += &symbolizer.explain_line(String::from_utf8_lossy(&line).trim_end());
             printed.push('\n');
         }
         text.drain(..done);
         to.write_all(printed.as_bytes())?;
         to.flush()?;
         if let Some(result) = end.result {
-            return result;
+            return result.map(|()| announced);
         }
+    }
+}
+
+/// A line without the exit that it announces, and that exit.
+fn without_announcement(line: &[u8]) -> (Cow<'_, [u8]>, Option<Exit>) {
+    match Exit::announced(line) {
+        Some((exit, before, behind)) => ([before, behind].concat().into(), Some(exit)),
+        None => (line.into(), None),
     }
 }
 
@@ -156,6 +173,15 @@ mod tests {
         let waiting = Waiting::default();
         waiting.fill(&b"one\r\ntwo \xff\n\nlast"[..]);
         assert_eq!(printed(&waiting), "one\ntwo \u{fffd}\n\nlast\n");
+    }
+
+    #[test]
+    fn the_announced_exit_is_returned_and_not_printed() {
+        let waiting = Waiting::default();
+        waiting.fill(&[b"one\nlast\n".as_slice(), &Exit::Error.announcement()].concat()[..]);
+        let mut text = Vec::new();
+        let exit = print(&waiting, &Symbolizer::new(Path::new("none")), &mut text).unwrap();
+        assert_eq!((text.as_slice(), exit), (b"one\nlast\n".as_slice(), Some(Exit::Error)));
     }
 
     #[test]

@@ -176,6 +176,6 @@ fn shells_complete_our_commands() {
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines.len(), 3, "{said}{}", String::from_utf8_lossy(&output.stderr));
     assert!(lines[0].contains("-F _glass") && lines[0].ends_with("glass"), "{said}");
-    assert_eq!(lines[1], "folded pprof firefox speedscope svg perfetto chrome ctf");
+    assert_eq!(lines[1], "folded pprof firefox speedscope svg perfetto chrome ctf otlp-profiles otlp-traces");
     assert_eq!(lines[2], "info");
 }

@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use gimli::UnwindSection;
 use object::{Object, ObjectSection, SectionKind};
 
+use crate::arch::Architecture;
 use crate::budget::Account;
-use crate::elf::{Elf, ImageError, Parts, section_bytes};
+use crate::elf::{Elf, ImageError, Parts, architecture, section_bytes};
 use crate::metered::Metered;
 
 /// What is kept of a function with an entry in an unwind table, in bytes.
@@ -42,6 +43,7 @@ pub(crate) struct Frames {
     eh_frame: Option<Arc<[u8]>>,
     debug_frame: Option<Arc<[u8]>>,
     bases: gimli::BaseAddresses,
+    architecture: Architecture,
     /// The entries of `eh_frame`, sorted by their starts.
     of_eh: Arc<[Entry]>,
     /// The same of `debug_frame`: a linker mixes objects that have the one with such that have the other.
@@ -89,7 +91,8 @@ impl Frames {
         let eh_frame = eh_frame.or(around_holes.map(|found| found.table.bytes));
         static IDS: AtomicU32 = AtomicU32::new(1);
         let id = IDS.fetch_add(1, Ordering::Relaxed);
-        Ok(Frames { id, eh_frame, debug_frame, bases, of_eh: of_eh.into(), of_debug: of_debug.into() })
+        let architecture = architecture(file);
+        Ok(Frames { id, eh_frame, debug_frame, bases, architecture, of_eh: of_eh.into(), of_debug: of_debug.into() })
     }
 
     /// The function that a linked address is in: its start and its length in bytes.
@@ -120,14 +123,26 @@ impl Frames {
         Some(Found::Debug(section, gimli::DebugFrameOffset(entry.offset as usize)))
     }
 
+    /// Whose instructions the entries may have.
+    fn vendor(&self) -> gimli::Vendor {
+        match self.architecture {
+            Architecture::X86_64 => gimli::Vendor::Default,
+            Architecture::Aarch64 => gimli::Vendor::AArch64,
+        }
+    }
+
     fn eh_section(&self) -> Option<gimli::EhFrame<Plain<'_>>> {
-        Some(gimli::EhFrame::from(gimli::EndianSlice::new(self.eh_frame.as_deref()?, gimli::LittleEndian)))
+        let data = gimli::EndianSlice::new(self.eh_frame.as_deref()?, gimli::LittleEndian);
+        let mut section = gimli::EhFrame::from(data);
+        section.set_vendor(self.vendor());
+        Some(section)
     }
 
     fn debug_section(&self) -> Option<gimli::DebugFrame<Plain<'_>>> {
         let data = gimli::EndianSlice::new(self.debug_frame.as_deref()?, gimli::LittleEndian);
         let mut section = gimli::DebugFrame::from(data);
         section.set_address_size(8);
+        section.set_vendor(self.vendor());
         Some(section)
     }
 }

@@ -3,11 +3,11 @@
 
 use gimli::{CfaRule, Encoding, EvaluationResult, RegisterRule, UnwindExpression, UnwindSection, Value};
 
-use super::registers::{COUNT, RETURN, RSP, RegisterFile};
+use super::registers::{Code, Convention, RegisterFile};
 use super::{Found, Frames, Plain};
 
-/// How many registers a plain rule can restore: the six that functions preserve, and the return address.
-const SAVED_MAX: usize = 7;
+/// How many registers a plain rule can restore: the six that functions of x86-64 preserve, and the return address; of AArch64 there are twelve.
+const SAVED_MAX: usize = 12;
 /// The most operations of an expression. No compiler writes one with a loop.
 const OPERATIONS_MAX: u32 = 128;
 /// How many rules are kept.
@@ -82,12 +82,12 @@ impl Rules {
     /// Goes to the caller of the function at a linked address; `None` if no table describes that. `has_called`: the address
     /// is within a call, and not that of an instruction which was interrupted. `code` copies the machine code at a linked address and
     /// returns how much of it there is.
-    pub(crate) fn step(
+    pub(crate) fn step<C: Convention>(
         &mut self,
         frames: &Frames,
-        code: &dyn Fn(u64, &mut [u8]) -> usize,
+        code: Code<'_>,
         (address, has_called): (u64, bool),
-        registers: &mut RegisterFile,
+        registers: &mut RegisterFile<C>,
         read: &mut dyn FnMut(u64) -> Option<u64>,
     ) -> Option<Result<Step, Failure>> {
         if frames.id == 0 {
@@ -99,9 +99,9 @@ impl Rules {
         let is_there =
             |cached: &Cached| (cached.image, cached.address, cached.has_called) == (frames.id, address, has_called);
         if !slot.as_ref().is_some_and(is_there) {
-            let rule = match returns_from_signal(code, address, has_called) {
+            let rule = match C::returns_from_signal(code, address, has_called) {
                 true => Some(Rule::SignalReturn),
-                false => frames.rule(address, &mut self.context),
+                false => frames.rule::<C>(address, &mut self.context),
             };
             *slot = Some(Cached { image: frames.id, address, has_called, rule });
         }
@@ -110,34 +110,16 @@ impl Rules {
     }
 }
 
-/// Whether code is that by which a signal handler returns to the kernel; musl and Go have no unwind tables for it, or wrong ones.
-fn returns_from_signal(code: &dyn Fn(u64, &mut [u8]) -> usize, address: u64, has_called: bool) -> bool {
-    /// `mov rax, 15` and `syscall`: 15 is `rt_sigreturn`.
-    const CODE: [u8; 9] = [0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05];
-    /// Bytes of the first of the two instructions.
-    const MOVE_BYTES: u64 = 7;
-    let is_at = |start: u64| {
-        let mut there = [0; CODE.len()];
-        code(start, &mut there) == there.len() && there == CODE
-    };
-    match has_called {
-        // No call returns there: the kernel has put its start on the stack as a return address.
-        true => is_at(address.wrapping_add(1)),
-        // Within the system call the instruction pointer is behind it, which is no longer in its function.
-        false => [0, MOVE_BYTES, CODE.len() as u64].into_iter().any(|bytes| is_at(address.wrapping_sub(bytes))),
-    }
-}
-
 impl Frames {
     /// The rule for a linked address; `None` if no table describes the code there.
-    fn rule(&self, address: u64, context: &mut gimli::UnwindContext<usize>) -> Option<Rule> {
+    fn rule<C: Convention>(&self, address: u64, context: &mut gimli::UnwindContext<usize>) -> Option<Rule> {
         Some(match self.found(address)? {
-            Found::Eh(section, offset) => self.rule_in(&section, offset, address, context, false),
-            Found::Debug(section, offset) => self.rule_in(&section, offset, address, context, true),
+            Found::Eh(section, offset) => self.rule_in::<C, _>(&section, offset, address, context, false),
+            Found::Debug(section, offset) => self.rule_in::<C, _>(&section, offset, address, context, true),
         })
     }
 
-    fn rule_in<'a, S>(
+    fn rule_in<'a, C, S>(
         &'a self,
         section: &S,
         offset: S::Offset,
@@ -146,6 +128,7 @@ impl Frames {
         of_debug: bool,
     ) -> Rule
     where
+        C: Convention,
         S: UnwindSection<Plain<'a>>,
     {
         let Ok(entry) = section.fde_from_offset(&self.bases, offset, S::cie_from_offset) else { return Rule::Damaged };
@@ -157,18 +140,19 @@ impl Frames {
         let mut registers = Vec::new();
         for (register, rule) in row.registers() {
             // The column of the return address has its own number in a few tables.
-            let number = if *register == returns { u16::from(RETURN) } else { register.0 };
-            if usize::from(number) < COUNT {
+            let number = if *register == returns { u16::from(C::RETURN) } else { register.0 };
+            if usize::from(number) < RegisterFile::<C>::count() {
                 registers.push((number as u8, rule.clone()));
             }
         }
-        match registers.iter().find(|(number, _)| *number == RETURN) {
-            None | Some((_, RegisterRule::Undefined)) => return Rule::End,
-            Some(_) => {}
+        match registers.iter().find(|(number, _)| *number == C::RETURN) {
+            Some((_, RegisterRule::Undefined)) => return Rule::End,
+            None if !C::CALLS_BY_REGISTER => return Rule::End,
+            None | Some(_) => {}
         }
         // The return address first: without it, nothing else matters.
-        registers.sort_by_key(|(number, _)| *number != RETURN);
-        if let (false, Some(plain)) = (is_signal, plain(row.cfa(), &registers)) {
+        registers.sort_by_key(|(number, _)| *number != C::RETURN);
+        if let (false, Some(plain)) = (is_signal, plain::<C>(row.cfa(), &registers)) {
             return plain;
         }
         let (cfa, encoding) = (row.cfa().clone(), entry.cie().encoding());
@@ -176,17 +160,17 @@ impl Frames {
     }
 }
 
-fn plain(cfa: &CfaRule<usize>, registers: &[(u8, RegisterRule<usize>)]) -> Option<Rule> {
+fn plain<C: Convention>(cfa: &CfaRule<usize>, registers: &[(u8, RegisterRule<usize>)]) -> Option<Rule> {
     let CfaRule::RegisterAndOffset { register, offset } = cfa else { return None };
     let mut saved = [(0, 0); SAVED_MAX];
     let mut count = 0;
     for (number, rule) in registers {
         match rule {
-            RegisterRule::Offset(offset) if offset % 8 == 0 && *number != RSP => {
+            RegisterRule::Offset(offset) if offset % 8 == 0 && *number != C::SP => {
                 *saved.get_mut(count)? = (*number, i8::try_from(offset / 8).ok()?);
                 count += 1;
             }
-            RegisterRule::SameValue if *number != RETURN => {}
+            RegisterRule::SameValue if *number != C::RETURN || C::CALLS_BY_REGISTER => {}
             _ => return None,
         }
     }
@@ -195,22 +179,22 @@ fn plain(cfa: &CfaRule<usize>, registers: &[(u8, RegisterRule<usize>)]) -> Optio
 }
 
 impl Rule {
-    fn step(
+    fn step<C: Convention>(
         &self,
         frames: &Frames,
-        registers: &mut RegisterFile,
+        registers: &mut RegisterFile<C>,
         is_innermost: bool,
         read: &mut dyn FnMut(u64) -> Option<u64>,
     ) -> Result<Step, Failure> {
-        let (cfa, moves_up, caller, step) = match self {
+        let (cfa, moves_up, mut caller, step) = match self {
             Rule::End => return Ok(Step::End),
             Rule::Damaged => return Err(Failure::Rule),
-            Rule::SignalReturn => return interrupted_at(registers, read),
+            Rule::SignalReturn => return C::interrupted_at(registers, read),
             Rule::Plain { cfa, cfa_offset, count, saved } => {
                 let base = registers.get(*cfa).ok_or(Failure::Rule)?;
                 let cfa = base.wrapping_add_signed(i64::from(*cfa_offset));
                 let mut caller = *registers;
-                caller.set(RSP, Some(cfa));
+                caller.set(C::SP, Some(cfa));
                 for (number, words) in &saved[..usize::from(*count)] {
                     let at = cfa.wrapping_add_signed(i64::from(*words) * 8);
                     restore(&mut caller, *number, at, registers.sp(), is_innermost, read)?;
@@ -230,6 +214,9 @@ impl Rule {
                 (cfa, moves_up, caller, if general.is_signal { Step::Interrupted } else { Step::Caller })
             }
         };
+        if step == Step::Caller {
+            caller.return_by_register()?;
+        }
         // The addresses of a stack increase.
         if moves_up && !is_innermost && cfa < registers.sp() {
             return Err(Failure::Rule);
@@ -243,8 +230,8 @@ impl Rule {
 }
 
 /// Sets a register to what is saved at an address.
-fn restore(
-    caller: &mut RegisterFile,
+fn restore<C: Convention>(
+    caller: &mut RegisterFile<C>,
     number: u8,
     at: u64,
     sp: u64,
@@ -255,7 +242,7 @@ fn restore(
         Some(value) => caller.set(number, Some(value)),
         // An epilogue has restored it already: compilers do not describe each `pop`, and what is below the stack
         // pointer is not copied.
-        None if is_innermost && number != RETURN && at < sp => {}
+        None if is_innermost && number != C::RETURN && at < sp => {}
         None => return Err(Failure::Unreadable(at)),
     }
     Ok(())
@@ -263,13 +250,13 @@ fn restore(
 
 impl General {
     /// The CFA, and the registers of the caller.
-    fn caller<'a, S: UnwindSection<Plain<'a>>>(
+    fn caller<'a, C: Convention, S: UnwindSection<Plain<'a>>>(
         &self,
         section: &S,
-        registers: &RegisterFile,
+        registers: &RegisterFile<C>,
         is_innermost: bool,
         read: &mut dyn FnMut(u64) -> Option<u64>,
-    ) -> Result<(u64, RegisterFile), Failure> {
+    ) -> Result<(u64, RegisterFile<C>), Failure> {
         let value_of = |register: gimli::Register| {
             u8::try_from(register.0).ok().and_then(|number| registers.get(number)).ok_or(Failure::Rule)
         };
@@ -281,12 +268,12 @@ impl General {
             CfaRule::Expression(expression) => evaluate(expression, None, read)?,
         };
         let mut caller = *registers;
-        caller.set(RSP, Some(cfa));
+        caller.set(C::SP, Some(cfa));
         for (number, rule) in &self.registers {
-            let (number, is_return) = (*number, *number == RETURN);
+            let (number, is_return) = (*number, *number == C::RETURN);
             let value = match rule {
                 RegisterRule::Undefined => None,
-                RegisterRule::SameValue if is_return => None,
+                RegisterRule::SameValue if is_return && !C::CALLS_BY_REGISTER => None,
                 RegisterRule::SameValue => registers.get(number),
                 RegisterRule::Offset(offset) => {
                     let at = cfa.wrapping_add_signed(*offset);
@@ -313,11 +300,11 @@ impl General {
 }
 
 /// The value of an expression (DWARF 5, 6.4.2: the CFA is on the stack before that of a register's rule).
-fn evaluate<'a, S: UnwindSection<Plain<'a>>>(
+fn evaluate<'a, C: Convention, S: UnwindSection<Plain<'a>>>(
     section: &S,
     expression: UnwindExpression<usize>,
     encoding: Encoding,
-    registers: &RegisterFile,
+    registers: &RegisterFile<C>,
     initial: Option<u64>,
     read: &mut dyn FnMut(u64) -> Option<u64>,
 ) -> Result<u64, Failure> {
@@ -346,20 +333,4 @@ fn evaluate<'a, S: UnwindSection<Plain<'a>>>(
     }
     let value = evaluation.value_result().ok_or(Failure::Rule)?;
     value.to_u64(u64::MAX).map_err(wrong)
-}
-
-/// The registers that a signal has interrupted, from the record that Linux leaves on the stack (`struct ucontext` of
-/// `arch/x86/include/uapi/asm/sigcontext.h`).
-fn interrupted_at(registers: &mut RegisterFile, read: &mut dyn FnMut(u64) -> Option<u64>) -> Result<Step, Failure> {
-    /// DWARF numbers in the order of the record, from this offset on: r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip.
-    const OFFSET: u64 = 40;
-    const ORDER: [u8; COUNT] = [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, 7, RETURN];
-    let at = registers.sp().wrapping_add(OFFSET);
-    let mut interrupted = *registers;
-    for (number, index) in ORDER.into_iter().zip(0..) {
-        let at = at.wrapping_add(index * 8);
-        interrupted.set(number, Some(read(at).ok_or(Failure::Unreadable(at))?));
-    }
-    *registers = interrupted;
-    Ok(Step::Interrupted)
 }

@@ -8,10 +8,10 @@ use super::{Loaded, MappedFile};
 use crate::debug_files;
 use crate::elf::ReadAt;
 use crate::files::FileSource;
-use crate::guest::ProcessKey;
+use crate::guest::{GuestId, ProcessKey};
 use crate::image::Image;
 use crate::jit::{JitNames, NamedCode};
-use crate::program::NamesFrom;
+use crate::program::{NameSource, NamesFrom};
 use crate::symbols::{Location, Symbols};
 
 /// An image and where its names are, which need no [`Images`](super::Images) to be read.
@@ -39,21 +39,34 @@ impl NamedImage {
         let image = self.loaded.image.clone();
         if let Some((process, mapping)) = &self.loaded.mapped {
             let file = files.load_mapped(*process, mapping);
-            let (symbols, path) = (names_in(path, build_id, Some(*process), file, files)?, path.clone());
-            return Ok(Names::Symbols { symbols, image, path });
+            let (symbols, path) = (names_in(path, build_id, Some(*process), file, files)?.symbols, path.clone());
+            return Ok(Names::Symbols { symbols, image, path, sources: Vec::new() });
         }
-        let mut symbols = Vec::new();
+        let (mut symbols, mut sources) = (Vec::new(), Vec::new());
         for from in &self.loaded.names {
             match from {
                 NamesFrom::Map(map) => symbols.push(Symbols::of_map(map.clone())),
                 NamesFrom::Opened(file) => {
+                    symbols.extend(names_in(path, build_id, None, Ok(Box::new(file.clone())), files)?.symbols);
+                }
+                NamesFrom::OfGuest(file, source) => {
                     let found = names_in(path, build_id, None, Ok(Box::new(file.clone())), files);
-                    symbols.extend(match found {
-                        Err(_) if file.has_holes() => return Err(format!(
-                            "the names of {path} are not in the guest's memory: its functions have none; give the guest's files with --guest-root"
-                        )),
-                        found => found?,
-                    });
+                    let found = found.map_err(|error| match *source == NameSource::Memory {
+                        true => format!(
+                            "the names of {path} are not in the guest's memory: its functions have none; give the guest's disk with --guest-disk, or its files with --guest-root"
+                        ),
+                        false => error,
+                    })?;
+                    let of_file = found.symbols.len() - usize::from(found.has_debug_file);
+                    sources.extend(found.has_debug_file.then_some(NameSource::DebugFile));
+                    sources.extend(std::iter::repeat_n(*source, of_file));
+                    symbols.extend(found.symbols);
+                }
+                NamesFrom::PerfMap(map, pid) => {
+                    // Its numbers are of the guest, whichever that is.
+                    let process = ProcessKey { machine: Some(GuestId(0)), pid: *pid };
+                    let names = JitNames::of_guest(process, &map.lines(), files.budget().account());
+                    return Ok(Names::Generated(Box::new(names)));
                 }
                 NamesFrom::File(path) => symbols.extend(names_of_file(path, build_id, files)?),
             }
@@ -61,13 +74,21 @@ impl NamedImage {
         if self.loaded.names.is_empty() {
             symbols = names_of_file(path, build_id, files)?;
         }
-        Ok(Names::Symbols { symbols, image, path: path.clone() })
+        Ok(Names::Symbols { symbols, image, path: path.clone(), sources })
     }
 }
 
 fn names_of_file(path: &str, build_id: &[u8], files: &mut dyn FileSource) -> Result<Vec<Symbols>, String> {
     let file = files.load(path).ok_or_else(|| "cannot be read".to_owned());
-    names_in(path, build_id, None, file, files)
+    Ok(names_in(path, build_id, None, file, files)?.symbols)
+}
+
+/// Names in files.
+struct Found {
+    /// The first with a name for an address wins.
+    symbols: Vec<Symbols>,
+    /// The first are in a file with debug information alone.
+    has_debug_file: bool,
 }
 
 /// The names in a file, and before them those in the file that its debug information was moved to.
@@ -77,7 +98,7 @@ fn names_in(
     process: Option<ProcessKey>,
     file: Result<Box<dyn ReadAt>, String>,
     files: &mut dyn FileSource,
-) -> Result<Vec<Symbols>, String> {
+) -> Result<Found, String> {
     let without = |reason: &str| format!("{path} {reason}: its functions have no names");
     let file = file.map_err(|reason| without(&reason))?;
     let own = debug_files::read(path, &*file, process, files);
@@ -88,12 +109,15 @@ fn names_in(
     }
     let debug = match &own {
         Ok(own) if own.has_debug_information() => None,
-        _ => debug_files::find(path, &*file, build_id, process, files)
-            .or_else(|| debug_files::embedded(&*file, &files.budget())),
+        _ => debug_files::find(path, &*file, build_id, process, files),
     };
+    let has_debug_file = debug.is_some();
+    let embedded = || debug_files::embedded(&*file, &files.budget());
+    let has_own = own.as_ref().is_ok_and(Symbols::has_debug_information);
+    let debug = debug.or_else(|| if has_own { None } else { embedded() });
     match (debug, own) {
         (None, Err(error)) => Err(without(&error.to_string())),
-        (debug, own) => Ok(debug.into_iter().chain(own).collect()),
+        (debug, own) => Ok(Found { symbols: debug.into_iter().chain(own).collect(), has_debug_file }),
     }
 }
 
@@ -109,6 +133,8 @@ pub enum Names {
         image: Option<Arc<Image>>,
         /// Its path.
         path: String,
+        /// Of a program in a guest, where each of `symbols` is from; none of any other.
+        sources: Vec<NameSource>,
     },
     /// Those that a process gave to the code that it generated.
     Generated(Box<JitNames>),
@@ -135,6 +161,17 @@ impl Names {
             Names::Generated(names) => names.locate(address),
             Names::Fixed(name) => vec![Location::of_name(*name)],
         }
+    }
+
+    /// Where the name at a linked address of a program in a guest is from.
+    pub(crate) fn source(&self, address: u64) -> NameSource {
+        let (symbols, sources) = match self {
+            Names::Symbols { symbols, sources, .. } => (symbols, sources),
+            Names::Generated(names) if names.has_name(address) => return NameSource::PerfMap,
+            Names::Generated(_) | Names::Fixed(_) => return NameSource::Nothing,
+        };
+        let named = symbols.iter().zip(sources).find(|(symbols, _)| !symbols.locate(address).is_empty());
+        named.map_or(NameSource::Nothing, |(_, source)| *source)
     }
 
     /// The linked addresses of the function at one of them, if a table of symbols has it. Its last one may be where the next function starts.

@@ -65,6 +65,11 @@ impl JitNames {
         codes.map(|(_, code)| code.last(address)).find(|found| !found.is_empty()).unwrap_or_default()
     }
 
+    /// Whether a function at an address has a name.
+    pub(crate) fn has_name(&self, address: u64) -> bool {
+        !self.named(address).is_empty()
+    }
+
     /// The function that was the last one at an address, or a word that there is no name.
     pub(crate) fn locate(&self, address: u64) -> Vec<Location> {
         let found = self.named(address);

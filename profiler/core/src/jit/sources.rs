@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::{JitNames, dump, perf_map};
+use crate::budget::Account;
 use crate::event::Mapping;
 use crate::files::FileSource;
 use crate::guest::ProcessKey;
@@ -117,6 +118,16 @@ impl NamedCode {
 }
 
 impl JitNames {
+    /// Those of a process of a guest, by the lines of its map, if it has one.
+    pub(crate) fn of_guest(process: ProcessKey, lines: &[u8], account: Account) -> JitNames {
+        let mut names = JitNames { dump: None, map: None, problems: Vec::new(), is_rare: false, process };
+        if !lines.is_empty() {
+            let path = format!("/tmp/perf-{}.map", process.pid);
+            names.map = names.keep(&path, Ok(perf_map::read(&mut &lines[..], account)));
+        }
+        names
+    }
+
     /// What was read of a file, with its path, if it was; what is wrong with it is kept.
     fn keep(
         &mut self,

@@ -1,8 +1,7 @@
 //! A file that a guest has open, from its `struct file`: its path as the guest's first processes see it, and what identifies it.
 
-use super::btf::Btf;
 use super::space::Space;
-use super::structures::{Fields, offset, pointer};
+use super::structures::{Fields, Layout, offset, pointer};
 
 /// The most names in a path, and steps from one mount to the one that it is mounted on.
 const STEPS_MAX: usize = 200;
@@ -25,6 +24,52 @@ pub struct Device {
     pub minor: u32,
 }
 
+/// Where a file is stored. That of a file in layers of a container is its own one, and not that of the layers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stored {
+    /// The kind of file system: `ext4`.
+    pub kind: String,
+    /// What identifies the file system, if it has such a number.
+    pub uuid: Option<[u8; 16]>,
+    /// Its number there.
+    pub inode: u64,
+}
+
+/// Which contents a file has: others if its inode is another one's by now, or was changed since. A write changes the time before the contents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Version {
+    /// The address of its inode.
+    inode_at: u64,
+    number: u64,
+    file_system: u64,
+    /// Seconds and nanoseconds of its last change (`ctime`), which no program can set; `None` if the kernel's types lack it.
+    changed: Option<[u64; 2]>,
+}
+
+impl Version {
+    /// That of the file whose `struct file` is at an address.
+    #[must_use]
+    pub fn of(space: &Space<'_>, file: u64, offsets: &Offsets) -> Option<Version> {
+        let [_, _, inode_at, ..] = offsets.file.read(space, pointer(file, 8)?)?;
+        Version::of_inode(space, inode_at, offsets)
+    }
+
+    fn of_inode(space: &Space<'_>, inode_at: u64, offsets: &Offsets) -> Option<Version> {
+        let [number, file_system, _] = offsets.inode.read(space, pointer(inode_at, 8)?)?;
+        let changed = match &offsets.changed {
+            Some(changed) => Some(changed.read(space, inode_at)?),
+            None => None,
+        };
+        Some(Version { inode_at, number, file_system, changed })
+    }
+
+    /// Whether the inode still has it.
+    #[must_use]
+    pub fn is_current(&self, space: &Space<'_>, offsets: &Offsets) -> bool {
+        Version::of_inode(space, self.inode_at, offsets) == Some(*self)
+    }
+}
+
 /// A file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct File {
@@ -42,13 +87,17 @@ pub struct File {
     /// The address of its `address_space`, by which its contents are found, and which no other file has while this one is open. `None` if
     /// that has not pages of 4 KiB (hugetlbfs).
     pub contents: Option<u64>,
+    /// Where it is stored.
+    pub stored: Stored,
+    /// Which contents it has.
+    pub version: Version,
 }
 
 /// Where the structures have what is read of them.
 #[derive(Debug, Clone, Copy)]
 pub struct Offsets {
-    /// Dentry, mount, inode, address space, mode.
-    file: Fields<5>,
+    /// Dentry, mount, inode, address space.
+    file: Fields<4>,
     /// Of kernels that have it.
     overlay: Option<Overlay>,
     /// Parent, name and its length, inode, place in the table of names.
@@ -59,15 +108,20 @@ pub struct Offsets {
     mount_inside: u32,
     /// Number, file system, length.
     inode: Fields<3>,
+    /// Seconds and nanoseconds of the last change of an inode, if its structure has them by a name that is known.
+    changed: Option<Fields<2>>,
     /// Device, type.
     file_system: Fields<2>,
     /// The name of a type.
     kind: Fields<1>,
+    /// The identifier of a file system, if its structure has one.
+    uuid: Option<u32>,
 }
 
 /// Where a file of a layer has its place in the overlay (`backing_file`).
 #[derive(Debug, Clone, Copy)]
 struct Overlay {
+    mode: Fields<1>,
     /// Dentry and mount.
     path: Fields<2>,
     /// The file system of a dentry, and that of a mount.
@@ -77,38 +131,49 @@ struct Overlay {
 
 impl Overlay {
     /// `None` before Linux 6.7, in which the file itself has this place.
-    fn of(btf: &Btf<'_>) -> Option<Overlay> {
+    fn of(types: &dyn Layout) -> Option<Overlay> {
         Some(Overlay {
-            path: Fields::of(btf, ["backing_file.user_path.dentry", "backing_file.user_path.mnt"]).ok()?,
-            of_dentry: Fields::of(btf, ["dentry.d_sb"]).ok()?,
-            of_mount: Fields::of(btf, ["vfsmount.mnt_sb"]).ok()?,
+            mode: Fields::of(types, ["file.f_mode"]).ok()?,
+            path: Fields::of(types, ["backing_file.user_path.dentry", "backing_file.user_path.mnt"]).ok()?,
+            of_dentry: Fields::of(types, ["dentry.d_sb"]).ok()?,
+            of_mount: Fields::of(types, ["vfsmount.mnt_sb"]).ok()?,
         })
     }
 
     /// The dentry and the mount, if the file at an address is in an overlay: behind others there is something else.
     fn place(&self, space: &Space<'_>, file: u64) -> Option<(u64, u64)> {
-        let [dentry, mount] = self.path.read(space, file)?;
+        let [mode] = self.mode.read(space, file)?;
+        let [dentry, mount] = self.path.read(space, file).filter(|_| mode & MODE_BACKING != 0)?;
         let of_dentry = self.of_dentry.read(space, pointer(dentry, 8)?)?;
         let of_mount = self.of_mount.read(space, pointer(mount, 8)?)?;
         (of_dentry == of_mount && pointer(of_mount[0], 8).is_some()).then_some((dentry, mount))
     }
 }
 
+/// The time of an inode's last change: since Linux 6.11, since 6.6, and before.
+const CHANGED: [[&str; 2]; 3] = [
+    ["inode.i_ctime_sec", "inode.i_ctime_nsec"],
+    ["inode.__i_ctime.tv_sec", "inode.__i_ctime.tv_nsec"],
+    ["inode.i_ctime.tv_sec", "inode.i_ctime.tv_nsec"],
+];
+
 impl Offsets {
     /// Those of a kernel; the error is a member that its types lack.
-    pub fn of(btf: &Btf<'_>) -> Result<Offsets, &'static str> {
-        let file = ["file.f_path.dentry", "file.f_path.mnt", "file.f_inode", "file.f_mapping", "file.f_mode"];
+    pub fn of(types: &dyn Layout) -> Result<Offsets, &'static str> {
+        let file = ["file.f_path.dentry", "file.f_path.mnt", "file.f_inode", "file.f_mapping"];
         let dentry =
             ["dentry.d_parent", "dentry.d_name.name", "dentry.d_name.len", "dentry.d_inode", "dentry.d_hash.pprev"];
         Ok(Offsets {
-            file: Fields::of(btf, file)?,
-            overlay: Overlay::of(btf),
-            dentry: Fields::of(btf, dentry)?,
-            mount: Fields::of(btf, ["mount.mnt_parent", "mount.mnt_mountpoint", "mount.mnt.mnt_root"])?,
-            mount_inside: offset(btf, "mount.mnt")?,
-            inode: Fields::of(btf, ["inode.i_ino", "inode.i_sb", "inode.i_size"])?,
-            file_system: Fields::of(btf, ["super_block.s_dev", "super_block.s_type"])?,
-            kind: Fields::of(btf, ["file_system_type.name"])?,
+            file: Fields::of(types, file)?,
+            overlay: Overlay::of(types),
+            dentry: Fields::of(types, dentry)?,
+            mount: Fields::of(types, ["mount.mnt_parent", "mount.mnt_mountpoint", "mount.mnt.mnt_root"])?,
+            mount_inside: offset(types, "mount.mnt")?,
+            inode: Fields::of(types, ["inode.i_ino", "inode.i_sb", "inode.i_size"])?,
+            changed: CHANGED.into_iter().find_map(|paths| Fields::of(types, paths).ok()),
+            file_system: Fields::of(types, ["super_block.s_dev", "super_block.s_type"])?,
+            kind: Fields::of(types, ["file_system_type.name"])?,
+            uuid: offset(types, "super_block.s_uuid").ok(),
         })
     }
 }
@@ -197,33 +262,41 @@ fn without_directory(name: &[u8], file_system: &str, inode: u64) -> Vec<u8> {
     }
 }
 
-/// The number, the device, the length and the kind of file system of an inode.
+/// The number, the device, the length and the file system of an inode: its kind and its identifier.
 struct Inode {
     number: u64,
     device: Device,
     bytes: u64,
     file_system: String,
+    uuid: Option<[u8; 16]>,
 }
 
 fn inode(space: &Space<'_>, at: u64, offsets: &Offsets) -> Option<Inode> {
     let [number, file_system, bytes] = offsets.inode.read(space, pointer(at, 8)?)?;
-    let [device, kind] = offsets.file_system.read(space, pointer(file_system, 8)?)?;
+    let file_system = pointer(file_system, 8)?;
+    let [device, kind] = offsets.file_system.read(space, file_system)?;
+    let uuid = offsets.uuid.and_then(|offset| {
+        let mut bytes = [0; 16];
+        space.read(file_system.checked_add(offset.into())?, &mut bytes)?;
+        (bytes != [0; 16]).then_some(bytes)
+    });
     let [name] = offsets.kind.read(space, pointer(kind, 8)?)?;
     let file_system = space.text(pointer(name, 1)?, FILE_SYSTEM_BYTES_MAX)?;
     let device = Device { major: (device >> 20) as u32, minor: device as u32 & 0xf_ffff };
-    Some(Inode { number, device, bytes, file_system })
+    Some(Inode { number, device, bytes, file_system, uuid })
 }
 
 /// The file whose `struct file` is at an address. `None` if that is not one, or not any more.
 #[must_use]
 pub fn file(space: &Space<'_>, at: u64, offsets: &Offsets) -> Option<File> {
-    let [mut name_at, mut mount_at, inode_at, contents, mode] = offsets.file.read(space, pointer(at, 8)?)?;
+    let [mut name_at, mut mount_at, inode_at, contents] = offsets.file.read(space, pointer(at, 8)?)?;
     let own = inode(space, inode_at, offsets)?;
+    let version = Version::of_inode(space, inode_at, offsets)?;
     let contents = pointer(contents, 8).filter(|_| own.file_system != "hugetlbfs");
     let bytes = own.bytes;
+    let stored = Stored { kind: own.file_system.clone(), uuid: own.uuid, inode: own.number };
     let mut shown = own;
-    let overlay = offsets.overlay.filter(|_| mode & MODE_BACKING != 0);
-    if let Some(place) = overlay.and_then(|overlay| overlay.place(space, at)) {
+    if let Some(place) = offsets.overlay.and_then(|overlay| overlay.place(space, at)) {
         (name_at, mount_at) = place;
         shown = inode(space, dentry(space, name_at, offsets)?.inode, offsets)?;
     }
@@ -245,6 +318,8 @@ pub fn file(space: &Space<'_>, at: u64, offsets: &Offsets) -> Option<File> {
         device: shown.device,
         bytes,
         contents,
+        stored,
+        version,
     })
 }
 
@@ -262,6 +337,7 @@ mod tests {
     const OVERLAY: u64 = DIRECT + 0x1a00;
     const CONTENTS: u64 = DIRECT + 0x1c00;
     const TEXTS: u64 = DIRECT + 0x4000;
+    const UUID: [u8; 16] = *b"of a file system";
     /// `mount.mnt` in its mount.
     const INSIDE: u64 = 32;
 
@@ -290,6 +366,7 @@ mod tests {
         memory.set(at + 64, number);
         memory.set(at + 80, 1234);
         memory.set(file_system + 16, device);
+        memory.bytes(file_system + 48, &UUID);
         memory.set(file_system + 40, file_system + 0x100);
         memory.set(file_system + 0x100, file_system + 0x110);
         memory.bytes(file_system + 0x110, name.as_bytes());
@@ -336,6 +413,8 @@ mod tests {
             device: Device { major: 254, minor: 3 },
             bytes: 1234,
             contents: Some(CONTENTS),
+            stored: Stored { kind: "ext4".to_owned(), uuid: Some(UUID), inode: 77 },
+            version: Version { inode_at: INODE, number: 77, file_system: DISK, changed: Some([0, 0]) },
         };
         assert_eq!(read(&memory), Some(expected));
         // The root of a mount, and the root of all.
@@ -392,6 +471,20 @@ mod tests {
             memory.set(at, value);
             assert_eq!(path(&memory).as_deref(), Some("/srv/data/lib/a.so"), "{at:x}");
             memory.words(FILE + 96, &[mount_at(2) + INSIDE, dentry_at(7)]);
+        }
+    }
+
+    #[test]
+    fn contents_that_are_others_by_now() {
+        let offsets = offsets(false, Offsets::of);
+        let memory = example();
+        let version = read(&memory).unwrap().version;
+        assert_eq!(Version::of(&memory.space(), FILE, &offsets), Some(version));
+        // Its length and its path do not matter; its number, its file system and the time of its last change do.
+        for (at, is_current) in [(80, true), (64, false), (40, false), (96, false), (104, false)] {
+            let memory = example();
+            memory.set(INODE + at, memory.space().word(INODE + at).unwrap() ^ 8);
+            assert_eq!(version.is_current(&memory.space(), &offsets), is_current, "{at}");
         }
     }
 

@@ -109,6 +109,12 @@ impl Kallsyms {
         Some(start..end)
     }
 
+    /// Those of code alone.
+    pub(super) fn functions(mut self) -> Kallsyms {
+        self.entries.retain(|entry| matches!(entry.kind, b't' | b'T' | b'w' | b'W'));
+        self
+    }
+
     /// What the addresses are.
     #[must_use]
     pub fn addresses(&self) -> Addresses {

@@ -2,24 +2,49 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::elf::ReadAt;
 
 const PAGE_BYTES: u64 = 4096;
 /// The most pages that are kept of one file: 64 MiB.
 const PAGES_MAX: usize = 16 << 10;
+/// The most pages that are kept of all files of the guest's disks: 256 MiB.
+const OF_DISKS_MAX: usize = 64 << 10;
+
+/// How many pages may still be kept of the files that share it.
+#[derive(Debug, Clone)]
+pub struct Allowance(Arc<AtomicUsize>);
+
+impl Default for Allowance {
+    fn default() -> Allowance {
+        Allowance(Arc::new(AtomicUsize::new(OF_DISKS_MAX)))
+    }
+}
+
+impl Allowance {
+    fn take(&self) -> bool {
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+    }
+}
 
 /// A file, and of it what was read.
 pub struct Kept<F> {
     file: F,
     pages: Mutex<HashMap<u64, Box<[u8]>>>,
+    allowance: Option<Allowance>,
 }
 
 impl<F: ReadAt> Kept<F> {
     /// Nothing is read yet.
     pub fn new(file: F) -> Kept<F> {
-        Kept { file, pages: Mutex::default() }
+        Kept { file, pages: Mutex::default(), allowance: None }
+    }
+
+    /// The same of a file that may turn into another one: no page of it is read twice, and what cannot be kept is not read.
+    pub fn once(file: F, allowance: Allowance) -> Kept<F> {
+        Kept { allowance: Some(allowance), ..Kept::new(file) }
     }
 
     fn page(&self, index: u64, inside: usize, into: &mut [u8]) -> Option<()> {
@@ -33,7 +58,10 @@ impl<F: ReadAt> Kept<F> {
                 if !self.file.read_at(start, &mut bytes) {
                     return None;
                 }
-                if count == PAGES_MAX {
+                if let Some(allowance) = &self.allowance {
+                    let may_be_kept = count < PAGES_MAX && allowance.take();
+                    may_be_kept.then_some(())?;
+                } else if count == PAGES_MAX {
                     into.copy_from_slice(bytes.get(inside..inside + into.len())?);
                     return Some(());
                 }

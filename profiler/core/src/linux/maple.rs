@@ -1,8 +1,7 @@
 //! The maple tree in which a process has its mappings since Linux 6.1 (`lib/maple_tree.c`).
 
-use super::btf::Btf;
 use super::space::{Space, word};
-use super::structures::{offset, pointer};
+use super::structures::{Layout, offset, pointer};
 
 /// The levels of a tree; 70,000 mappings take 6.
 const DEPTH_MAX: u32 = 16;
@@ -40,10 +39,10 @@ pub(super) struct Offsets {
 
 impl Offsets {
     /// The error is the member that is missing.
-    pub(super) fn of(btf: &Btf<'_>) -> Result<Offsets, &'static str> {
-        let kind = |pivots, slots| Kind::of(offset(btf, pivots)?, offset(btf, slots)?).ok_or(slots);
+    pub(super) fn of(types: &dyn Layout) -> Result<Offsets, &'static str> {
+        let kind = |pivots, slots| Kind::of(offset(types, pivots)?, offset(types, slots)?).ok_or(slots);
         Ok(Offsets {
-            root: offset(btf, "maple_tree.ma_root")?,
+            root: offset(types, "maple_tree.ma_root")?,
             ranges: kind("maple_range_64.pivot", "maple_range_64.slot")?,
             ranges_with_gaps: kind("maple_arange_64.pivot", "maple_arange_64.slot")?,
         })

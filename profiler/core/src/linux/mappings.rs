@@ -1,10 +1,9 @@
 //! The mappings of a process, from its `mm_struct`: a maple tree since Linux 6.1, a list before.
 
-use super::btf::Btf;
 use super::maple;
 use super::space::Space;
-use super::structures::{Fields, offset, pointer};
-use crate::arch::x86_64::paging::Paging;
+use super::structures::{Fields, Layout, offset, pointer};
+use crate::arch::Paging;
 
 /// The most mappings of a process; `vm.max_map_count` is 65,530 unless an administrator raised it, and 1,048,576 in some distributions,
 /// which no program is known to need.
@@ -71,12 +70,12 @@ pub struct Offsets {
 
 impl Offsets {
     /// Those of a kernel; the error is a member that its types lack.
-    pub fn of(btf: &Btf<'_>) -> Result<Offsets, &'static str> {
-        let order = match offset(btf, "mm_struct.mm_mt") {
-            Ok(tree) => Order::Tree(tree, maple::Offsets::of(btf)?),
+    pub fn of(types: &dyn Layout) -> Result<Offsets, &'static str> {
+        let order = match offset(types, "mm_struct.mm_mt") {
+            Ok(tree) => Order::Tree(tree, maple::Offsets::of(types)?),
             Err(_) => {
-                let links = Fields::of(btf, ["vm_area_struct.vm_next", "vm_area_struct.vm_prev"])?;
-                Order::List(offset(btf, "mm_struct.mmap")?, links)
+                let links = Fields::of(types, ["vm_area_struct.vm_next", "vm_area_struct.vm_prev"])?;
+                Order::List(offset(types, "mm_struct.mmap")?, links)
             }
         };
         let vma = [
@@ -88,7 +87,7 @@ impl Offsets {
             "vm_area_struct.vm_file",
         ];
         let mm = ["mm_struct.pgd", "mm_struct.exe_file", "mm_struct.context.vdso"];
-        Ok(Offsets { order, vma: Fields::of(btf, vma)?, mm: Fields::of(btf, mm)? })
+        Ok(Offsets { order, vma: Fields::of(types, vma)?, mm: Fields::of(types, mm)? })
     }
 }
 
@@ -140,16 +139,17 @@ pub fn list(space: &Space<'_>, mm: u64, offsets: &Offsets) -> Option<Vec<Vma>> {
     (0..ATTEMPTS).find_map(|_| walk(space, mm, offsets).ok())
 }
 
-/// What selects the memory of the `mm_struct` at an address of the kernel, whose own paging has the number of levels.
+/// What selects the memory of the `mm_struct` at an address of the kernel, whose own paging has all but the first table.
 #[must_use]
-pub fn address_space(space: &Space<'_>, mm: u64, offsets: &Offsets, kernel: Paging) -> Option<AddressSpace> {
+pub fn address_space(space: &Space<'_>, mm: u64, offsets: &Offsets, kernel: impl Into<Paging>) -> Option<AddressSpace> {
     let [tables, program, vdso] = offsets.mm.read(space, pointer(mm, 8)?)?;
-    let cr3 = space.physical(pointer(tables, 4096)?)?;
-    Some(AddressSpace { paging: Paging { cr3, ..kernel }, program: pointer(program, 8), vdso })
+    let root = space.physical(pointer(tables, 4096)?)?;
+    Some(AddressSpace { paging: kernel.into().of_process(root), program: pointer(program, 8), vdso })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::btf::Btf;
     use super::super::testing::{BYTES, DIRECT, Memory, PAGING, offsets, types};
     use super::*;
     use proptest::prelude::*;
@@ -299,7 +299,7 @@ mod tests {
         memory.words(MM + 600, &[FILE, 0x7ffc_0000_1000]);
         memory.set(MM + 72, DIRECT + 0x6000);
         let found = address_space(&memory.space(), MM, &offsets, PAGING).unwrap();
-        let expected = Paging { cr3: 0x6000, ..PAGING };
+        let expected = Paging::from(PAGING).of_process(0x6000);
         assert_eq!(found, AddressSpace { paging: expected, program: Some(FILE), vdso: 0x7ffc_0000_1000 });
         memory.set(MM + 72, DIRECT + 0x6008);
         assert_eq!(address_space(&memory.space(), MM, &offsets, PAGING), None);

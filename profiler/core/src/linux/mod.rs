@@ -4,19 +4,22 @@
 //! may write anything at any time, so every loop has a bound, every pointer is checked, and what was read of a list that changes meanwhile is
 //! recognized and read again ([decision 43](../../../../docs/decisions/0043-linux-guests-from-their-ram.md)).
 
+mod arch;
 pub mod btf;
 pub mod current;
 pub mod files;
+pub mod inferred;
 pub mod kallsyms;
 pub mod kept;
 pub mod kernel;
 mod maple;
 pub mod mappings;
 pub mod modules;
+pub mod open_files;
 pub mod page_cache;
 pub mod sleeping;
 pub mod space;
-mod structures;
+pub mod structures;
 pub mod tasks;
 #[cfg(test)]
 mod testing;

@@ -2,15 +2,16 @@
 
 use std::ops::Range;
 
-use super::btf::Btf;
 use super::kernel::Kernel;
 use super::space::{Space, number, word};
-use super::structures::pointer;
+use super::structures::{Layout, pointer};
 use crate::arch::x86_64::orc::{ADDRESS_BYTES, ENTRY_BYTES};
 use crate::memory::Physical;
 
 /// The most modules that are read; a machine with much hardware has some 200.
 const MODULES_MAX: usize = 4096;
+/// What all modules may take of memory here. Those of a kernel of Debian with 150 modules take some 10 MiB.
+const MODULES_BYTES_MAX: usize = 256 << 20;
 /// The most symbols of a module.
 const SYMBOLS_MAX: u64 = 1 << 18;
 /// The most entries of the unwind table of a module.
@@ -42,9 +43,9 @@ pub struct Offsets {
 
 impl Offsets {
     /// From a kernel's types. The error is the first member that they do not have.
-    pub fn of(btf: &Btf<'_>) -> Result<Offsets, String> {
+    pub fn of(types: &dyn Layout) -> Result<Offsets, String> {
         let at = |structure: &str, path: &str| {
-            btf.member(structure, path).map(|member| member.offset).ok_or_else(|| format!("{structure}.{path}"))
+            types.field(structure, path).map(|field| field.at).ok_or_else(|| format!("{structure}.{path}"))
         };
         // The first of several pieces of memory is the code, since 6.4.
         let (base, bytes) = match at("module", "mem") {
@@ -85,20 +86,32 @@ pub struct Module {
 
 /// The modules that are loaded. `None` if the kernel has no list of them, or if it changes too often.
 pub fn list(kernel: &Kernel, memory: &dyn Physical, offsets: &Offsets) -> Option<Vec<Module>> {
-    let head = kernel.symbols.address("modules")?;
+    let head = kernel.address("modules")?;
     let space = kernel.space(memory);
-    let (mut found, mut node) = (Vec::new(), head);
-    loop {
+    let (mut found, mut node, mut bytes) = (Vec::new(), head, 0);
+    for _ in 0..MODULES_MAX {
         let next = pointer(space.word(node)?, 8)?;
         if next == head {
             return Some(found);
         }
-        if found.len() == MODULES_MAX {
+        // One that is just loaded or removed is left out.
+        let module = read(&space, next.wrapping_sub(u64::from(offsets.list)), offsets);
+        bytes += module.as_ref().map_or(0, Module::bytes);
+        found.extend(module);
+        if bytes > MODULES_BYTES_MAX {
             return None;
         }
-        // One that is just loaded or removed is left out.
-        found.extend(read(&space, next.wrapping_sub(u64::from(offsets.list)), offsets));
         node = next;
+    }
+    None
+}
+
+impl Module {
+    /// About how much memory it takes here.
+    fn bytes(&self) -> usize {
+        let symbols = self.symbols.iter().map(|symbol| size_of_val(symbol) + symbol.1.len());
+        let unwind = self.unwind.as_ref().map_or(0, |(_, addresses, entries)| addresses.len() + entries.len());
+        symbols.sum::<usize>() + unwind
     }
 }
 

@@ -3,15 +3,14 @@
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use super::btf::Btf;
 use super::space::{Space, number, word};
-use super::structures::{Fields, offset, pointer};
-use crate::arch::x86_64::paging::Paging;
+use super::structures::{Fields, Layout, offset, pointer};
+use crate::arch::Paging;
 use crate::elf::ReadAt;
 use crate::memory::Physical;
 
 const PAGE_BYTES: u64 = 4096;
-/// What selects five levels of page tables, in [`Paging::cr4`].
+/// What selects five levels of page tables, in CR4.
 const FIVE_LEVELS: u64 = 1 << 12;
 /// Where the kernel has its descriptions of pages, if it does not choose that at its start (`__VMEMMAP_BASE_L4` and `_L5`).
 const DESCRIPTIONS: u64 = 0xffff_ea00_0000_0000;
@@ -21,9 +20,9 @@ const FOLIO_PAGES_MAX: u64 = 1 << 18;
 /// The most physical pages: addresses have 52 bits.
 const FRAMES_MAX: u64 = 1 << 40;
 
-/// Slots of a node, by six bits of the index.
+/// The most slots of a node, which are selected by six bits of the index; in kernels for small machines (`CONFIG_BASE_SMALL`) they are 16.
 const SLOTS: usize = 64;
-const SLOT_BITS: u32 = 6;
+const SLOT_BITS: [u32; 2] = [6, 4];
 /// The most bytes of a node: its slots are at its end, or near it.
 const NODE_BYTES_MAX: u32 = 1024;
 /// The highest shift of a node: an index has 64 bits.
@@ -44,34 +43,42 @@ pub struct PageCache {
     root: u32,
     node_shift: u32,
     node_slots: u32,
+    /// By how many bits of the index one of a node's slots is selected.
+    slot_bits: u32,
     paging: Paging,
 }
 
 impl PageCache {
-    /// That of a kernel with these registers; `base` is the address of its symbol `vmemmap_base`. The error is a member that its types
+    /// That of a kernel with these registers; `base` is the value of its `vmemmap_base`. The error is a member that its types
     /// lack, or what cannot be read.
-    pub fn of(space: &Space<'_>, btf: &Btf<'_>, paging: Paging, base: Option<u64>) -> Result<PageCache, &'static str> {
-        let descriptions = match base {
-            Some(base) => space.word(base).and_then(|base| pointer(base, PAGE_BYTES)).ok_or("vmemmap_base")?,
-            None if paging.cr4 & FIVE_LEVELS != 0 => DESCRIPTIONS_FIVE_LEVELS,
-            None => DESCRIPTIONS,
+    pub fn of(types: &dyn Layout, paging: impl Into<Paging>, base: Option<u64>) -> Result<PageCache, &'static str> {
+        let paging = paging.into();
+        let descriptions = match (base, paging.x86_64()) {
+            (Some(base), _) => pointer(base, PAGE_BYTES).ok_or("vmemmap_base")?,
+            (None, Some(paging)) if paging.cr4 & FIVE_LEVELS != 0 => DESCRIPTIONS_FIVE_LEVELS,
+            (None, Some(_)) => DESCRIPTIONS,
+            (None, None) => return Err("vmemmap_base"),
         };
-        let node_slots = offset(btf, "xa_node.slots")?;
-        let node_shift = offset(btf, "xa_node.shift")?;
+        let node_slots = offset(types, "xa_node.slots")?;
+        let node_shift = offset(types, "xa_node.shift")?;
+        // There is not much in a node behind its slots.
+        let has_room = |bits: &u32| types.bytes_of("xa_node").is_none_or(|bytes| bytes >= node_slots + (8 << bits));
+        let slot_bits = SLOT_BITS.into_iter().find(has_room).ok_or("xa_node")?;
         let is_node = node_shift < node_slots && node_slots <= NODE_BYTES_MAX - 8 * SLOTS as u32;
         // Before 5.16 there were no folios.
-        let folio = Fields::of(btf, ["folio.flags", "folio.mapping", "folio.index"])
-            .or_else(|_| Fields::of(btf, ["page.flags", "page.mapping", "page.index"]))?;
+        let folio = Fields::of(types, ["folio.flags", "folio.mapping", "folio.index"])
+            .or_else(|_| Fields::of(types, ["page.flags", "page.mapping", "page.index"]))?;
         Ok(PageCache {
             descriptions,
-            description_bytes: btf.bytes_of("page").filter(|bytes| *bytes != 0).ok_or("page")?.into(),
+            description_bytes: types.bytes_of("page").filter(|bytes| *bytes != 0).ok_or("page")?.into(),
             folio,
-            is_read: btf
+            is_read: types
                 .enumerator("pageflags", "PG_uptodate")
                 .filter(|bit| *bit < 64)
                 .ok_or("pageflags.PG_uptodate")?,
-            root: offset(btf, "address_space.i_pages.xa_head")?,
+            root: offset(types, "address_space.i_pages.xa_head")?,
             node_shift,
+            slot_bits,
             node_slots: if is_node { node_slots } else { return Err("xa_node.slots") },
             paging,
         })
@@ -83,6 +90,8 @@ impl PageCache {
 struct Node {
     /// How far an index is shifted for the number of the slot.
     shift: u32,
+    /// By how many bits a slot is selected.
+    bits: u32,
     /// The index of its first slot, shifted beyond the slots.
     above: u64,
     slots: [u64; SLOTS],
@@ -96,26 +105,27 @@ fn node_of(entry: u64) -> Option<u64> {
 impl Node {
     fn read(space: &Space<'_>, at: u64, index: u64, cache: &PageCache) -> Option<Node> {
         let mut bytes = [0; NODE_BYTES_MAX as usize];
-        let bytes = &mut bytes[..cache.node_slots as usize + 8 * SLOTS];
+        let bits = cache.slot_bits;
+        let bytes = &mut bytes[..cache.node_slots as usize + (8 << bits)];
         space.read(at, bytes)?;
         let shift = number(bytes, cache.node_shift, 1)? as u32;
-        let is_valid = shift <= SHIFT_MAX && shift.is_multiple_of(SLOT_BITS);
+        let is_valid = shift <= SHIFT_MAX && shift.is_multiple_of(bits);
         let mut slots = [0; SLOTS];
-        for (slot, at) in slots.iter_mut().zip((cache.node_slots..).step_by(8)) {
+        for (slot, at) in slots.iter_mut().take(1 << bits).zip((cache.node_slots..).step_by(8)) {
             *slot = word(bytes, at)?;
         }
-        is_valid.then_some(Node { shift, above: index.checked_shr(shift + SLOT_BITS).unwrap_or(0), slots })
+        is_valid.then_some(Node { shift, bits, above: index.checked_shr(shift + bits).unwrap_or(0), slots })
     }
 
     fn covers(&self, index: u64) -> bool {
-        index.checked_shr(self.shift + SLOT_BITS).unwrap_or(0) == self.above
+        index.checked_shr(self.shift + self.bits).unwrap_or(0) == self.above
     }
 
     /// The entry for an index.
     fn entry(&self, index: u64) -> u64 {
-        let entry = self.slots[(index >> self.shift) as usize % SLOTS];
+        let entry = self.slots[(index >> self.shift) as usize % (1 << self.bits)];
         // Another slot of the same folio.
-        let sibling = (entry & 3 == 2).then_some(entry >> 2).filter(|slot| *slot < SLOTS as u64);
+        let sibling = (entry & 3 == 2).then_some(entry >> 2).filter(|slot| *slot < 1 << self.bits);
         sibling.map_or(entry, |slot| self.slots[slot as usize])
     }
 }
@@ -124,12 +134,12 @@ impl Node {
 fn walk(space: &Space<'_>, contents: u64, index: u64, cache: &PageCache) -> Option<(u64, Option<Node>)> {
     let root = space.word(contents.checked_add(cache.root.into())?)?;
     let Some(mut at) = node_of(root) else { return (index == 0).then_some((root, None)) };
-    let mut shift = SHIFT_MAX + SLOT_BITS;
+    let mut shift = SHIFT_MAX + cache.slot_bits;
     loop {
         let node = Node::read(space, at, index, cache)?;
         let is_root = shift > SHIFT_MAX;
         // Each level has its own shift, so this ends.
-        if is_root && node.above != 0 || !is_root && node.shift + SLOT_BITS != shift {
+        if is_root && node.above != 0 || !is_root && node.shift + node.bits != shift {
             return None;
         }
         let entry = node.entry(index);
@@ -238,6 +248,7 @@ impl<M: Physical + Send + Sync> ReadAt for CachedFile<M> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::btf::Btf;
     use super::super::testing::{DIRECT, Memory, PAGING, offsets};
     use super::*;
     use proptest::prelude::*;
@@ -294,7 +305,7 @@ mod tests {
     }
 
     fn open(memory: &Arc<Memory>) -> CachedFile<Arc<Memory>> {
-        let cache = offsets(false, |btf| PageCache::of(&memory.space(), btf, PAGING, None));
+        let cache = offsets(false, |btf| PageCache::of(btf, PAGING, None));
         CachedFile::new(memory.clone(), cache, CONTENTS, 200 * PAGE_BYTES)
     }
 
@@ -388,17 +399,14 @@ mod tests {
 
     #[test]
     fn where_descriptions_are() {
-        let memory = example();
-        let of = |paging, base| offsets(false, |btf| PageCache::of(&memory.space(), btf, paging, base)).descriptions;
-        let five = Paging { cr4: PAGING.cr4 | FIVE_LEVELS, ..PAGING };
+        let of = |paging, base| offsets(false, |btf| PageCache::of(btf, paging, base)).descriptions;
+        let five = crate::arch::x86_64::paging::Paging { cr4: PAGING.cr4 | FIVE_LEVELS, ..PAGING };
         assert_eq!((of(PAGING, None), of(five, None)), (DESCRIPTIONS, DESCRIPTIONS_FIVE_LEVELS));
-        memory.set(DIRECT + 0x100, DIRECT + 0x4000);
-        assert_eq!(of(PAGING, Some(DIRECT + 0x100)), DIRECT + 0x4000);
+        assert_eq!(of(PAGING, Some(DIRECT + 0x4000)), DIRECT + 0x4000);
         for wrong in [0, DIRECT + 0x4001] {
-            memory.set(DIRECT + 0x100, wrong);
             let types = super::super::testing::types(false);
             let btf = Btf::parse(&types, None).unwrap();
-            let found = PageCache::of(&memory.space(), &btf, PAGING, Some(DIRECT + 0x100));
+            let found = PageCache::of(&btf, PAGING, Some(wrong));
             assert_eq!(found.err(), Some("vmemmap_base"));
         }
     }

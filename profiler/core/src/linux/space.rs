@@ -4,19 +4,22 @@
 use std::cell::RefCell;
 use std::fmt;
 
-use crate::arch::x86_64::paging::{Paging, Translator};
+use crate::arch::Paging;
+use crate::arch::paging::Translator;
 use crate::memory::Physical;
 
 /// An address space for one walk through structures. It keeps translations of pages, so the next walk takes another one.
 pub struct Space<'a> {
     memory: &'a dyn Physical,
+    paging: Paging,
     translator: RefCell<Translator>,
 }
 
 impl<'a> Space<'a> {
     /// The one that these registers select.
-    pub fn new(memory: &'a dyn Physical, paging: Paging) -> Space<'a> {
-        Space { memory, translator: RefCell::new(Translator::new(paging)) }
+    pub fn new(memory: &'a dyn Physical, paging: impl Into<Paging>) -> Space<'a> {
+        let paging = paging.into();
+        Space { memory, paging, translator: RefCell::new(Translator::new(paging)) }
     }
 
     /// Copies from a virtual address; `None` if not all of it is there.
@@ -54,6 +57,11 @@ impl<'a> Space<'a> {
     pub fn physical(&self, address: u64) -> Option<u64> {
         let page = self.translator.borrow_mut().translate_page(&self.memory, address & !4095)?;
         Some(page | address & 4095)
+    }
+
+    /// How many bits of an address of the kernel's code select a byte, where that depends on the guest; else 64.
+    pub fn address_bits(&self) -> u8 {
+        self.paging.aarch64().map_or(64, |paging| paging.address_bits(u64::MAX))
     }
 
     /// The physical memory.

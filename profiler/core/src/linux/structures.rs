@@ -3,13 +3,64 @@
 use super::btf::Btf;
 use super::space::{Space, number};
 
+/// A member of a structure: bytes from its start, and its size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Field {
+    /// Bytes from the start of the structure.
+    pub at: u32,
+    /// Its size in bytes.
+    pub bytes: u32,
+}
+
+/// Where the structures of a kernel have their members: as its own types describe it ([`Btf`]), or as it was
+/// [inferred](super::inferred::Inferred) from what the structures hold.
+pub trait Layout {
+    /// A member of a structure. A path such as `thread.sp` names a member of a member. Its size is 0 if that is not known.
+    fn field(&self, structure: &str, path: &str) -> Option<Field>;
+
+    /// The size of a structure or a union in bytes.
+    fn bytes_of(&self, structure: &str) -> Option<u32>;
+
+    /// The value of a name of an enumeration.
+    fn enumerator(&self, enumeration: &str, name: &str) -> Option<u32>;
+}
+
+impl Layout for Btf<'_> {
+    fn field(&self, structure: &str, path: &str) -> Option<Field> {
+        let member = self.member(structure, path)?;
+        Some(Field { at: member.offset, bytes: self.bytes_of_member(member).unwrap_or(0) })
+    }
+
+    fn bytes_of(&self, structure: &str) -> Option<u32> {
+        Btf::bytes_of(self, structure)
+    }
+
+    fn enumerator(&self, enumeration: &str, name: &str) -> Option<u32> {
+        Btf::enumerator(self, enumeration, name)
+    }
+}
+
+impl Field {
+    /// The first of these members that a structure has; its path and the structure if it has none of them.
+    pub(super) fn of(types: &dyn Layout, structure: &str, paths: &[&str]) -> Result<Field, String> {
+        let found = paths.iter().find_map(|path| types.field(structure, path));
+        let field = found.ok_or_else(|| format!("{structure}.{}", paths.join(" or ")))?;
+        Ok(Field { bytes: if field.bytes == 0 { 8 } else { field.bytes }, ..field })
+    }
+
+    /// Its number in a copied structure.
+    pub(super) fn get(self, structure: &[u8]) -> Option<u64> {
+        number(structure, self.at, self.bytes)
+    }
+}
+
 /// The most bytes that are read at once for the members of a structure. Members that are further apart are read one by one.
 const SPAN_BYTES_MAX: u32 = 256;
 
 /// The offset of a member by its path, such as `mm_struct.context.vdso`. The error is the path, of a structure or member that is missing.
-pub(super) fn offset(btf: &Btf<'_>, path: &'static str) -> Result<u32, &'static str> {
-    let member = path.split_once('.').and_then(|(structure, member)| btf.member(structure, member));
-    member.map(|member| member.offset).ok_or(path)
+pub(super) fn offset(types: &dyn Layout, path: &'static str) -> Result<u32, &'static str> {
+    let field = path.split_once('.').and_then(|(structure, member)| types.field(structure, member));
+    field.map(|field| field.at).ok_or(path)
 }
 
 /// An address of the kernel's half that is a multiple of `alignment`, a power of two.
@@ -30,13 +81,12 @@ pub(super) struct Fields<const COUNT: usize> {
 
 impl<const COUNT: usize> Fields<COUNT> {
     /// Those of these paths. Each is an integer or a pointer; the error is the path of one that is missing.
-    pub(super) fn of(btf: &Btf<'_>, paths: [&'static str; COUNT]) -> Result<Fields<COUNT>, &'static str> {
+    pub(super) fn of(types: &dyn Layout, paths: [&'static str; COUNT]) -> Result<Fields<COUNT>, &'static str> {
         let mut members = [(0, 0); COUNT];
         for (path, found) in paths.into_iter().zip(&mut members) {
-            let member = path.split_once('.').and_then(|(structure, member)| btf.member(structure, member));
-            let size = member.and_then(|member| btf.bytes_of_member(member)).filter(|size| matches!(size, 1..=8));
-            let member = member.filter(|member| member.offset <= u32::MAX - 8).ok_or(path)?;
-            *found = (member.offset, size.ok_or(path)?);
+            let field = path.split_once('.').and_then(|(structure, member)| types.field(structure, member));
+            let field = field.filter(|field| matches!(field.bytes, 1..=8) && field.at <= u32::MAX - 8).ok_or(path)?;
+            *found = (field.at, field.bytes);
         }
         let start = members.iter().map(|(offset, _)| *offset).min().unwrap_or(0);
         let end = members.iter().map(|(offset, size)| offset + size).max().unwrap_or(0);

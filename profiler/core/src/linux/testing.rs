@@ -8,6 +8,7 @@ use glass_tests::btf::Builder;
 
 use super::btf::Btf;
 use super::space::Space;
+use super::structures::Layout;
 use crate::arch::x86_64::paging::Paging;
 use crate::memory::Physical;
 
@@ -147,14 +148,25 @@ pub(super) fn types(has_lists: bool) -> Vec<u8> {
     let dentry =
         [("d_hash", links, 8), ("d_parent", WORD, 24), ("d_name", name, 32), ("d_inode", WORD, 48), ("d_sb", WORD, 56)];
     add("dentry", 64, &dentry);
-    add("inode", 96, &[("i_sb", WORD, 40), ("i_mapping", WORD, 48), ("i_ino", WORD, 64), ("i_size", WORD, 80)]);
-    add("super_block", 48, &[("s_dev", HALF, 16), ("s_type", WORD, 40)]);
+    let inode = [
+        ("i_sb", WORD, 40),
+        ("i_mapping", WORD, 48),
+        ("i_ino", WORD, 64),
+        ("i_size", WORD, 80),
+        ("i_ctime_sec", WORD, 96),
+        ("i_ctime_nsec", WORD, 104),
+    ];
+    add("inode", 112, &inode);
+    add("super_block", 64, &[("s_dev", HALF, 16), ("s_type", WORD, 40), ("s_uuid", WORD, 48)]);
     add("file_system_type", 8, &[("name", WORD, 0)]);
     add("mount", 48, &[("mnt_parent", WORD, 16), ("mnt_mountpoint", WORD, 24), ("mnt", outer, 32)]);
     add("address_space", 24, &[("i_pages", array, 8)]);
     add("xa_node", 576, &[("shift", 3, 0), ("slots", WORD, 40)]);
     add("page", 64, &[("flags", WORD, 0)]);
     add("folio", 64, &[("flags", WORD, 0), ("mapping", WORD, 24), ("index", WORD, 32)]);
+    add("task_struct", 32, &[("files", WORD, 16)]);
+    add("files_struct", 16, &[("fdt", WORD, 8)]);
+    add("fdtable", 16, &[("max_fds", HALF, 0), ("fd", WORD, 8)]);
     add("vdso_image", 16, &[("data", WORD, 0), ("size", WORD, 8)]);
     // A structure of this name, for the text.
     let bit = types.strings_bytes() as u32;
@@ -164,7 +176,7 @@ pub(super) fn types(has_lists: bool) -> Vec<u8> {
 }
 
 /// The offsets that a parser takes from the types.
-pub(super) fn offsets<T>(has_lists: bool, of: impl Fn(&Btf<'_>) -> Result<T, &'static str>) -> T {
+pub(super) fn offsets<T>(has_lists: bool, of: impl Fn(&dyn Layout) -> Result<T, &'static str>) -> T {
     let types = types(has_lists);
     of(&Btf::parse(&types, None).unwrap()).unwrap()
 }

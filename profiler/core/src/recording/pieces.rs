@@ -96,7 +96,10 @@ fn message_of_function(function: &Function) -> TraceFunction {
 /// The piece in a message, with the time of a clock point since `start_timestamp`. `None` if it is damaged.
 pub(super) fn piece(message: TracePiece, start_timestamp: u64) -> Option<Piece> {
     if let Some(chunk) = message.chunk {
-        let events = events_of(&chunk.events.unwrap_or_default())?;
+        let events = match chunk.events.as_deref() {
+            Some([]) => Vec::new(),
+            bytes => events_of(bytes.unwrap_or_default())?,
+        };
         let first = chunk.first.unwrap_or(0);
         first.checked_add(events.len() as u64)?;
         return Some(Piece::Chunk { ring: chunk.ring.unwrap_or(0), first, events });

@@ -236,6 +236,25 @@ pub(crate) struct Glass {
     pub process: Option<GuestProcess>,
     #[prost(message, optional, tag = "12")]
     pub thread: Option<GuestThread>,
+    #[prost(message, optional, tag = "13")]
+    pub named: Option<Named>,
+}
+
+/// Where names of frames of a guest's processes are from.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Named {
+    #[prost(message, repeated, tag = "1")]
+    pub sources: Vec<NameSource>,
+}
+
+/// One of these places.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct NameSource {
+    /// A phrase behind the number.
+    #[prost(bytes = "vec", optional, tag = "1")]
+    pub text: Option<Vec<u8>>,
+    #[prost(uint64, optional, tag = "2")]
+    pub frames: Option<u64>,
 }
 
 /// A process of a guest, or the next program of one.

@@ -26,6 +26,7 @@ const WITH_GUESTS: u32 = 2;
 /// The version from which on losses are counted by kind, and the account adds up.
 const WITH_LOSSES: u32 = 3;
 /// Packets that could not be used are reported one by one up to this many.
+const NAME_SOURCES_MAX: usize = 16;
 const WARNINGS_MAX: usize = 100;
 
 fn text(bytes: &Option<Vec<u8>>) -> String {
@@ -226,6 +227,11 @@ impl Collected {
         if let Some(changed) = &glass.changed {
             self.changed(changed);
         }
+        if let Some(named) = &glass.named {
+            let sources = named.sources.iter().take(NAME_SOURCES_MAX);
+            let sources = sources.map(|source| (text(&source.text), source.frames.unwrap_or(0)));
+            self.recording.profile.named = sources.collect();
+        }
         Ok(())
     }
 
@@ -243,16 +249,18 @@ impl Collected {
     fn guest(&mut self, message: &proto::Guest) {
         let (number, id) = (message.number.unwrap_or(0), message.id.unwrap_or(0));
         let kind = match message.kind.unwrap_or(0) {
-            0 => GuestKind::Process { pid: number },
-            1 => GuestKind::Vm { vmm: number },
-            2 => GuestKind::XenDomain { id: number },
-            3 => GuestKind::File,
-            _ => {
-                self.dropped += 1;
-                return;
-            }
+            0 => Some(GuestKind::Process { pid: number }),
+            1 => Some(GuestKind::Vm { vmm: number }),
+            2 => Some(GuestKind::XenDomain { id: number }),
+            3 => Some(GuestKind::File),
+            _ => None,
         };
-        let guest = Guest { id: GuestId(id), kind, name: text(&message.name), architecture: Architecture::X86_64 };
+        let architecture = Architecture::of_number(message.architecture.unwrap_or(0));
+        let (Some(kind), Some(architecture)) = (kind, architecture) else {
+            self.dropped += 1;
+            return;
+        };
+        let guest = Guest { id: GuestId(id), kind, name: text(&message.name), architecture };
         let guests = &mut self.recording.profile.guests;
         match self.guests.get(&id) {
             Some(index) => guests[*index as usize] = guest,

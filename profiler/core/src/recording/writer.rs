@@ -326,7 +326,7 @@ impl<W: Write> Writer<W> {
             kind: Some(kind),
             number,
             name: some_bytes(&guest.name),
-            architecture: Some(0),
+            architecture: Some(guest.architecture.number()),
         };
         self.guests.insert(guest.id, guest.kind);
         let name = self.title.take().unwrap_or_else(|| guest.name.clone());
@@ -535,6 +535,13 @@ impl<W: Write> Writer<W> {
     /// Appends a warning for the user.
     pub fn warning(&mut self, text: &str) -> io::Result<()> {
         self.glass(proto::Glass { warning: some_bytes(text), ..Default::default() })
+    }
+
+    /// Appends how many frames of a guest's processes have their names from where: a phrase, frames.
+    pub fn named(&mut self, sources: impl Iterator<Item = (&'static str, u64)>) -> io::Result<()> {
+        let source = |(text, frames)| proto::NameSource { text: some_bytes(text), frames: Some(frames) };
+        let named = proto::Named { sources: sources.map(source).collect() };
+        self.glass(proto::Glass { named: Some(named), ..Default::default() })
     }
 
     /// Appends a piece of a trace.

@@ -2,14 +2,16 @@
 //!
 //! The code that depends on the processor is in a module for each.
 
+pub(crate) mod aarch64;
 mod orc;
 pub mod skid;
-pub mod x86_64;
+pub(crate) mod x86_64;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::arch::Registers;
+use crate::cfi::rule::Failure;
 use crate::image::Image;
 use crate::model::StackEnd;
 
@@ -53,6 +55,11 @@ impl StackMemory<'_> {
         })
     }
 
+    /// Which of the pieces an address is in.
+    pub(crate) fn piece(&self, address: u64) -> Option<usize> {
+        self.0.iter().position(|(start, bytes)| address.checked_sub(*start).is_some_and(|at| at < bytes.len() as u64))
+    }
+
     /// `CopyEnded` for an address that may be on the same stack, but was not copied.
     pub(crate) fn end_at(&self, address: u64) -> Option<StackEnd> {
         let plausible = |(start, bytes): &(u64, Vec<u8>)| {
@@ -73,6 +80,32 @@ pub(crate) struct Placed {
     pub(crate) image: Arc<Image>,
 }
 
+impl Placed {
+    /// Whether a thread starts with the call at `address`. For the innermost function, which has not called, a table decides if there is one: the
+    /// thread that starts another is in `clone`, too.
+    fn is_root(&self, address: u64, has_called: bool) -> bool {
+        let image = &self.image;
+        let is_described = || image.is_covered(address) || image.is_covered_by_debug(address);
+        image.is_root(address) && (has_called || !is_described())
+    }
+}
+
+/// How a chain ends whose last call has no caller because of `failure`; `is_covered`: a table described the call.
+fn end_by(failure: Failure, is_covered: bool, placed: Option<&Placed>, stack: StackMemory<'_>) -> StackEnd {
+    match failure {
+        // Its file has tables, so its functions need no frame pointer: this was a guess.
+        Failure::Unreadable(_) if !is_covered && placed.is_some_and(|placed| placed.image.has_tables()) => {
+            StackEnd::NoUnwindInfo
+        }
+        Failure::Unreadable(address) => {
+            let otherwise = if is_covered { StackEnd::BadAddress } else { StackEnd::NoUnwindInfo };
+            stack.end_at(address).unwrap_or(otherwise)
+        }
+        Failure::Rule if is_covered => StackEnd::RuleFailed,
+        Failure::Rule => StackEnd::NoUnwindInfo,
+    }
+}
+
 /// The images of a process or guest, with their addresses.
 #[derive(Clone, Default)]
 pub struct AddressSpace {
@@ -83,6 +116,7 @@ pub struct AddressSpace {
 #[derive(Default)]
 pub struct UnwindCache {
     x86_64: x86_64::Cache,
+    aarch64: aarch64::Cache,
 }
 
 impl AddressSpace {
@@ -171,6 +205,7 @@ impl AddressSpace {
     pub fn unwind(&self, cache: &mut UnwindCache, registers: &Registers, stack: StackMemory<'_>) -> CallChain {
         match registers {
             Registers::X86_64(registers) => x86_64::unwind(self, &mut cache.x86_64, *registers, stack),
+            Registers::Aarch64(registers) => aarch64::unwind(self, &mut cache.aarch64, *registers, stack),
         }
     }
 }

@@ -9,16 +9,39 @@
 //! Which block was before is known exactly if the emulator has shown it. Otherwise it is inferred from the code before the return address:
 //! after an indirect call, or where a function has jumped to another one, that shows too little, and the sample stays as it is.
 
-use super::x86_64::{function_that_returns, is_indirect_call_before, target_of_call_before};
 use super::{AddressSpace, CallChain, StackMemory, UnwindCache};
-use crate::arch::x86_64::Registers;
+use crate::arch::Registers;
 use crate::event::Skid;
+
+/// What the registers and the code of a processor show of calls.
+pub trait Calls: Copy + Into<Registers> {
+    /// The instruction pointer.
+    fn ip(&self) -> u64;
+
+    /// The registers when the function at `start` was entered, if the stack was the same.
+    fn entered(self, start: u64) -> Self;
+
+    /// The return address of a function at its first instruction; `top_of_stack` is the memory from the stack pointer upwards.
+    fn return_address(&self, top_of_stack: &[u8]) -> Option<u64>;
+
+    /// The caller's registers within the call that returns to an address, of those at the first instruction of the function that was called.
+    fn in_call_before(self, return_address: u64) -> Self;
+
+    /// The target of the direct call that ends at `address`, if there is one.
+    fn target_of_call_before(space: &AddressSpace, address: u64) -> Option<u64>;
+
+    /// Whether an indirect call ends at `address`.
+    fn is_indirect_call_before(space: &AddressSpace, address: u64) -> bool;
+
+    /// Where code at `start` leaves its function, if it has no return and no indirect jump, and direct jumps to the start of only one other function.
+    fn only_jump(start: u64, code: &[u8], is_function: &dyn Fn(u64) -> bool) -> Option<u64>;
+}
 
 /// Unwinds from the corrected registers.
 pub(crate) fn unwind(
     space: &AddressSpace,
     cache: &mut UnwindCache,
-    registers: Registers,
+    registers: impl Calls,
     stack: StackMemory<'_>,
     skid: Skid,
 ) -> CallChain {
@@ -44,90 +67,109 @@ pub(crate) fn unwind(
 
 /// The correction of a sample's registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Correction {
+pub enum Correction<R> {
     /// They are right.
     None,
-    /// The function at `rip` has just been called: the time was its caller's, whose registers these are.
-    InCaller(Registers),
-    /// A function has just returned to `rip`: the time was its, at this address or after it.
+    /// The function at the instruction pointer has just been called: the time was its caller's, whose registers these are.
+    InCaller(R),
+    /// A function has just returned to it: the time was its, at this address or after it.
     InCallee(u64),
-    /// Another function has jumped to the one at `rip` as its last action: the time was that one's.
+    /// Another function has jumped to the one at the instruction pointer as its last action: the time was that one's.
     InJump {
         /// The registers, as far as unwinding needs them, when that one was entered: its stack was the same.
-        entered: Registers,
+        entered: R,
         /// The block of instructions that jumped.
         block: u64,
     },
 }
 
-/// The correction for a sample; `stack` is the memory from `registers.rsp` upwards.
-pub fn correction(space: &AddressSpace, registers: Registers, stack: &[u8], skid: Skid) -> Correction {
+/// The correction for a sample; `stack` is the memory from the stack pointer upwards.
+pub fn correction<R: Calls>(space: &AddressSpace, registers: R, stack: &[u8], skid: Skid) -> Correction<R> {
     let Skid::NextBlock { has_returned, block } = skid else { return Correction::None };
-    let return_address = stack.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
-    // At `rip` the emulator had left the block, and was on its way to the next one.
-    match block.filter(|block| *block != registers.rip && space.code::<1>(*block).is_some()) {
+    let return_address = registers.return_address(stack);
+    // At the instruction pointer the emulator had left the block, and was on its way to the next one.
+    match block.filter(|block| *block != registers.ip() && space.code::<1>(*block).is_some()) {
         Some(block) => correction_of(space, registers, return_address, has_returned, block),
         None => inferred(space, registers, return_address, has_returned),
     }
 }
 
 /// The correction if the time was in this block of instructions.
-fn correction_of(
+fn correction_of<R: Calls>(
     space: &AddressSpace,
-    registers: Registers,
+    registers: R,
     return_address: Option<u64>,
     has_returned: bool,
     block: u64,
-) -> Correction {
-    let rip = registers.rip;
+) -> Correction<R> {
+    let ip = registers.ip();
     let function = space.function_start(block);
     let is_in = |address| function.is_some() && space.function_start(address) == function;
-    if has_returned && is_call_before(space, rip) {
-        // In a loop the address of an earlier return may still be below the stack.
-        let is_callee = !is_in(rip) || target_of_call_before(space, rip) == function;
+    if has_returned && is_call_before::<R>(space, ip) {
+        // In a loop the address of an earlier return may still be there.
+        let is_callee = !is_in(ip) || R::target_of_call_before(space, ip) == function;
         return if is_callee { Correction::InCallee(block) } else { Correction::None };
     }
-    let Some(return_address) = return_address.filter(|address| is_called(space, rip, *address)) else {
+    let Some(return_address) = return_address.filter(|address| is_called::<R>(space, ip, *address)) else {
         return Correction::None;
     };
     match function {
-        _ if is_in(return_address.wrapping_sub(1)) => in_caller(registers, return_address),
-        _ if is_in(rip) => Correction::None,
-        Some(rip) => Correction::InJump { entered: Registers { rip, ..registers }, block },
+        _ if is_in(return_address.wrapping_sub(1)) => Correction::InCaller(registers.in_call_before(return_address)),
+        _ if is_in(ip) => Correction::None,
+        Some(start) => Correction::InJump { entered: registers.entered(start), block },
         // Without unwind tables nothing shows where the function begins.
         None => inferred(space, registers, Some(return_address), false),
     }
 }
 
 /// The correction by the code before the return address.
-fn inferred(space: &AddressSpace, registers: Registers, return_address: Option<u64>, has_returned: bool) -> Correction {
+fn inferred<R: Calls>(
+    space: &AddressSpace,
+    registers: R,
+    return_address: Option<u64>,
+    has_returned: bool,
+) -> Correction<R> {
+    let ip = registers.ip();
     if has_returned {
         // The target of an indirect call is unknown.
-        let callee = target_of_call_before(space, registers.rip).filter(|target| space.code::<1>(*target).is_some());
-        return callee.map_or(Correction::None, |callee| Correction::InCallee(function_that_returns(space, callee)));
+        let callee = R::target_of_call_before(space, ip).filter(|target| space.code::<1>(*target).is_some());
+        return callee
+            .map_or(Correction::None, |callee| Correction::InCallee(function_that_returns::<R>(space, callee)));
     }
-    let is_called = |address: &u64| match target_of_call_before(space, *address) {
-        Some(target) => target == registers.rip && space.code::<1>(registers.rip).is_some(),
+    let is_called = |address: &u64| match R::target_of_call_before(space, *address) {
+        Some(target) => target == ip && space.code::<1>(ip).is_some(),
         // Which function an indirect call leads to is not known, but this is the start of one.
-        None => space.is_function_start(registers.rip) && is_indirect_call_before(space, *address),
+        None => space.is_function_start(ip) && R::is_indirect_call_before(space, *address),
     };
-    return_address.filter(is_called).map_or(Correction::None, |address| in_caller(registers, address))
-}
-
-/// The time was that of the caller, which continues at `return_address`.
-fn in_caller(registers: Registers, return_address: u64) -> Correction {
-    // Within the call, so that the lookup finds the line of the call and not the one after it.
-    let rip = return_address.wrapping_sub(1);
-    Correction::InCaller(Registers { rip, rsp: registers.rsp.wrapping_add(8), ..registers })
+    let caller = return_address.filter(is_called).map(|address| registers.in_call_before(address));
+    caller.map_or(Correction::None, Correction::InCaller)
 }
 
 /// Whether a call ends at an address.
-fn is_call_before(space: &AddressSpace, address: u64) -> bool {
-    target_of_call_before(space, address).is_some() || is_indirect_call_before(space, address)
+fn is_call_before<R: Calls>(space: &AddressSpace, address: u64) -> bool {
+    R::target_of_call_before(space, address).is_some() || R::is_indirect_call_before(space, address)
 }
 
-/// Whether `rip` is the start of a function that will return to `return_address`, after a call of it or of one that has jumped to it.
-fn is_called(space: &AddressSpace, rip: u64, return_address: u64) -> bool {
-    let is_start = space.is_function_start(rip) || target_of_call_before(space, return_address) == Some(rip);
-    is_start && is_call_before(space, return_address)
+/// Whether `ip` is the start of a function that will return to `return_address`, after a call of it or of one that has jumped to it.
+fn is_called<R: Calls>(space: &AddressSpace, ip: u64, return_address: u64) -> bool {
+    let is_start = space.is_function_start(ip) || R::target_of_call_before(space, return_address) == Some(ip);
+    is_start && is_call_before::<R>(space, return_address)
+}
+
+/// The function that returns to where the one at `start` was called: that one, or the one that it always jumps to as its last action. Only where its bytes can
+/// have no other meaning; otherwise `start`.
+fn function_that_returns<R: Calls>(space: &AddressSpace, start: u64) -> u64 {
+    /// One jumps to another, that one to a third.
+    const JUMPS_MAX: usize = 4;
+    /// A longer one has a byte like a return's somewhere.
+    const BYTES_MAX: usize = 256;
+    let mut function = start;
+    for _ in 0..JUMPS_MAX {
+        let code = space.function_code(function, BYTES_MAX);
+        match code.and_then(|code| R::only_jump(function, &code, &|address| space.is_function_start(address))) {
+            Some(next) => function = next,
+            None => break,
+        }
+    }
+    function
 }

@@ -5,10 +5,11 @@
 //! and at `ret` the frame pointer still or already belongs to the caller; in assembly without a
 //! frame it always does.
 
-use super::{AddressSpace, CallChain, DEPTH_MAX, Placed, StackMemory, orc};
+use super::skid::Calls;
+use super::{AddressSpace, CallChain, DEPTH_MAX, Placed, StackMemory, end_by, orc};
 use crate::arch::x86_64::Registers;
 use crate::arch::x86_64::orc::{OrcRegisters, OrcStep};
-use crate::cfi::registers::{RBP, RegisterFile};
+use crate::cfi::registers::{Convention, RegisterFile, X86_64};
 use crate::cfi::rule::{Failure, Rules, Step};
 use crate::model::StackEnd;
 
@@ -25,7 +26,7 @@ pub(crate) fn unwind(
 ) -> CallChain {
     let mut read = |address: u64| stack.word(address);
     let (mut calls, mut interrupted) = (Vec::new(), Vec::new());
-    let mut frame = RegisterFile::of(&registers);
+    let mut frame = RegisterFile::<X86_64>::of(&registers);
     // Where Linux's own tables have led, with the place of the registers that they find for an interrupted function.
     let mut by_orc = OrcRegisters::of(&registers);
     // The frame's code was called away, and not interrupted: the call is in front of the instruction pointer.
@@ -43,13 +44,7 @@ pub(crate) fn unwind(
             interrupted.push(calls.len() as u32);
         }
         calls.push(call);
-        // For the innermost function a table decides, if there is one: the thread that starts another is in `clone`, too.
-        let is_root = |placed: &Placed| {
-            let is_described =
-                || placed.image.is_covered(call.address) || placed.image.is_covered_by_debug(call.address);
-            placed.image.is_root(call.address) && (has_called || !is_described())
-        };
-        if placed.is_some_and(is_root) {
+        if placed.is_some_and(|placed| placed.is_root(call.address, has_called)) {
             return CallChain { calls, interrupted, end: StackEnd::Complete };
         }
         if calls.len() == DEPTH_MAX {
@@ -60,7 +55,7 @@ pub(crate) fn unwind(
                 return CallChain { calls, interrupted, end: StackEnd::OtherStack };
             };
             (frame, stack_start, is_saved) = (caller, caller.sp(), true);
-            by_orc = OrcRegisters::new(frame.ip(), frame.sp(), frame.bp());
+            by_orc = OrcRegisters::new(frame.ip(), frame.sp(), frame.fp());
             continue;
         }
         if let Some(orc) = placed.and_then(|placed| placed.image.orc.as_ref()) {
@@ -88,7 +83,10 @@ pub(crate) fn unwind(
                     is_saved = false;
                     Ok(step)
                 }
-                None if frame.bp() == 0 && !was_saved => Err(Failure::Rule),
+                None if frame.fp() == 0 && !was_saved => Err(Failure::Rule),
+                None if placed.is_some_and(|placed| placed.image.encodes_registers) => {
+                    caller_in_kernel(&mut frame, &mut read)
+                }
                 None => caller_by_frame_pointer(&mut frame, &mut read),
             }
         });
@@ -96,20 +94,11 @@ pub(crate) fn unwind(
         let end = match step {
             Ok(step @ (Step::Caller | Step::Interrupted)) => {
                 has_called = step == Step::Caller;
-                by_orc = OrcRegisters::new(frame.ip(), frame.sp(), frame.bp());
+                by_orc = OrcRegisters::new(frame.ip(), frame.sp(), frame.fp());
                 continue;
             }
             Ok(Step::End) => StackEnd::Complete,
-            // Its file has tables, so its functions need no frame pointer: this was a guess.
-            Err(Failure::Unreadable(_)) if !is_covered && placed.is_some_and(|placed| placed.image.has_tables()) => {
-                StackEnd::NoUnwindInfo
-            }
-            Err(Failure::Unreadable(address)) => {
-                let otherwise = if is_covered { StackEnd::BadAddress } else { StackEnd::NoUnwindInfo };
-                stack.end_at(address).unwrap_or(otherwise)
-            }
-            Err(Failure::Rule) if is_covered => StackEnd::RuleFailed,
-            Err(Failure::Rule) => StackEnd::NoUnwindInfo,
+            Err(failure) => end_by(failure, is_covered, placed, stack),
         };
         return CallChain { calls, interrupted, end };
     }
@@ -121,7 +110,7 @@ pub(crate) fn unwind(
 fn caller_by_instruction(
     space: &AddressSpace,
     placed: &Placed,
-    frame: &mut RegisterFile,
+    frame: &mut RegisterFile<X86_64>,
     read: &mut impl FnMut(u64) -> Option<u64>,
 ) -> Option<Step> {
     const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
@@ -142,7 +131,7 @@ fn caller_by_instruction(
     if !frameless {
         return None;
     }
-    let frame_pointer = if saved { read(stack_pointer)? } else { frame.bp() };
+    let frame_pointer = if saved { read(stack_pointer)? } else { frame.fp() };
     *frame = RegisterFile::of_frame(return_address, at.checked_add(8)?, frame_pointer);
     Some(if return_address == 0 { Step::End } else { Step::Caller })
 }
@@ -151,7 +140,8 @@ fn caller_by_instruction(
 fn is_called_from(space: &AddressSpace, address: u64, return_address: u64) -> bool {
     /// Assembly without a frame (memcpy and the like) is shorter.
     const FUNCTION_BYTES_MAX: u64 = 4096;
-    target_of_call_before(space, return_address).is_some_and(|target| address.wrapping_sub(target) < FUNCTION_BYTES_MAX)
+    Registers::target_of_call_before(space, return_address)
+        .is_some_and(|target| address.wrapping_sub(target) < FUNCTION_BYTES_MAX)
 }
 
 /// The return address beside the saved frame pointer. The other registers are not known after it.
@@ -159,10 +149,10 @@ fn is_called_from(space: &AddressSpace, address: u64, return_address: u64) -> bo
 /// A frame pointer that was saved as 0 marks the start of a thread. In an innermost function without a frame pointer,
 /// the register may have any value.
 fn caller_by_frame_pointer(
-    frame: &mut RegisterFile,
+    frame: &mut RegisterFile<X86_64>,
     read: &mut impl FnMut(u64) -> Option<u64>,
 ) -> Result<Step, Failure> {
-    let pointer = frame.get(RBP).ok_or(Failure::Rule)?;
+    let pointer = frame.get(X86_64::FP).ok_or(Failure::Rule)?;
     if pointer == 0 {
         return Ok(Step::End);
     }
@@ -176,16 +166,56 @@ fn caller_by_frame_pointer(
     Ok(if return_address == 0 { Step::End } else { Step::Caller })
 }
 
+/// The caller of a function of a Linux whose functions keep the frame pointer. Where the kernel was entered, that is the place of the registers at that time,
+/// with its lowest bit set (`ENCODE_FRAME_POINTER` of `arch/x86/include/asm/frame.h`). Interrupts have a stack of their own, which may be above or below.
+fn caller_in_kernel(
+    frame: &mut RegisterFile<X86_64>,
+    read: &mut impl FnMut(u64) -> Option<u64>,
+) -> Result<Step, Failure> {
+    /// Bytes of a kernel stack, and its alignment (`THREAD_SIZE`).
+    const STACK_BYTES: u64 = 16 << 10;
+    /// Bytes of `struct pt_regs`, and what may be behind it.
+    const BYTES: u64 = 168;
+    const PADDINGS: [u64; 2] = [0, 16];
+    let pointer = frame.get(X86_64::FP).ok_or(Failure::Rule)?;
+    if pointer & 1 == 0 {
+        let is_other_stack = pointer != 0 && pointer / STACK_BYTES != frame.sp() / STACK_BYTES;
+        if !is_other_stack {
+            return caller_by_frame_pointer(frame, read);
+        }
+        let stack_pointer = pointer.checked_add(16).ok_or(Failure::Rule)?;
+        let mut read = |address| read(address).ok_or(Failure::Unreadable(address));
+        let (caller_frame, return_address) = (read(pointer)?, read(pointer + 8)?);
+        *frame = RegisterFile::of_frame(return_address, stack_pointer, caller_frame);
+        return Ok(if return_address == 0 { Step::End } else { Step::Caller });
+    }
+    let registers = pointer - 1;
+    // At the top of a stack they are those of a process, or of a thread of the kernel that has just been made.
+    if PADDINGS.iter().any(|padding| registers.wrapping_add(BYTES + padding).is_multiple_of(STACK_BYTES)) {
+        return Ok(Step::End);
+    }
+    let mut read = |at: u64| {
+        let address = registers.checked_add(at).ok_or(Failure::Rule)?;
+        read(address).ok_or(Failure::Unreadable(address))
+    };
+    let (bp, ip, cs, sp) = (read(32)?, read(128)?, read(136)?, read(152)?);
+    if cs & 3 != 0 || ip == 0 {
+        return Ok(Step::End);
+    }
+    *frame = RegisterFile::of_frame(ip, sp, bp);
+    Ok(Step::Interrupted)
+}
+
 /// The caller of a function that has called another one on another stack, which begins at `start`: it has set the frame pointer before,
 /// and those that run now have only saved it.
 fn caller_on_other_stack(
     space: &AddressSpace,
     start: u64,
-    frame: &RegisterFile,
+    frame: &RegisterFile<X86_64>,
     read: &mut impl FnMut(u64) -> Option<u64>,
-) -> Option<RegisterFile> {
+) -> Option<RegisterFile<X86_64>> {
     let this = start..frame.sp();
-    let mut pointer = frame.get(RBP)?;
+    let mut pointer = frame.get(X86_64::FP)?;
     while this.contains(&pointer) {
         let next = read(pointer)?;
         if next <= pointer && this.contains(&next) {
@@ -198,32 +228,49 @@ fn caller_on_other_stack(
     Some(RegisterFile::of_frame(return_address, pointer.checked_add(16)?, saved))
 }
 
-/// The target of the direct call that ends at `address`, if there is one.
-pub fn target_of_call_before(space: &AddressSpace, address: u64) -> Option<u64> {
-    const CALL: u8 = 0xe8;
-    const CALL_BYTES: usize = 5;
-    let [CALL, offset @ ..] = space.code::<CALL_BYTES>(address.wrapping_sub(CALL_BYTES as u64))? else {
-        return None;
-    };
-    Some(address.wrapping_add_signed(i64::from(i32::from_le_bytes(offset))))
-}
-
-/// The function that returns to where the one at `start` was called: that one, or the one that it always jumps to as its last action. Only where its bytes can
-/// have no other meaning; otherwise `start`.
-pub fn function_that_returns(space: &AddressSpace, start: u64) -> u64 {
-    /// One jumps to another, that one to a third.
-    const JUMPS_MAX: usize = 4;
-    /// A longer one has a byte like a return's somewhere.
-    const BYTES_MAX: usize = 256;
-    let mut function = start;
-    for _ in 0..JUMPS_MAX {
-        let code = space.function_code(function, BYTES_MAX);
-        match code.and_then(|code| only_jump(function, &code, |address| space.is_function_start(address))) {
-            Some(next) => function = next,
-            None => break,
-        }
+impl Calls for Registers {
+    fn ip(&self) -> u64 {
+        self.rip
     }
-    function
+
+    fn entered(self, start: u64) -> Registers {
+        Registers { rip: start, ..self }
+    }
+
+    fn return_address(&self, top_of_stack: &[u8]) -> Option<u64> {
+        top_of_stack.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+    }
+
+    fn in_call_before(self, return_address: u64) -> Registers {
+        // Within the call, so that the lookup finds the line of the call and not the one after it.
+        Registers { rip: return_address.wrapping_sub(1), rsp: self.rsp.wrapping_add(8), ..self }
+    }
+
+    fn target_of_call_before(space: &AddressSpace, address: u64) -> Option<u64> {
+        const CALL: u8 = 0xe8;
+        const CALL_BYTES: usize = 5;
+        let [CALL, offset @ ..] = space.code::<CALL_BYTES>(address.wrapping_sub(CALL_BYTES as u64))? else {
+            return None;
+        };
+        Some(address.wrapping_add_signed(i64::from(i32::from_le_bytes(offset))))
+    }
+
+    /// `call` of a register or of a word in memory (FF /2; Intel SDM volume 2, 2.1.5).
+    fn is_indirect_call_before(space: &AddressSpace, address: u64) -> bool {
+        /// The longest without a prefix: opcode, ModRM, SIB, displacement of 4 bytes.
+        const CALL_BYTES_MAX: usize = 7;
+        let Some(code) = space.code::<CALL_BYTES_MAX>(address.wrapping_sub(CALL_BYTES_MAX as u64)) else {
+            return false;
+        };
+        (2..=CALL_BYTES_MAX).any(|bytes| {
+            let call = &code[CALL_BYTES_MAX - bytes..];
+            call[0] == 0xff && indirect_call_bytes(call[1], call.get(2).copied()) == Some(bytes)
+        })
+    }
+
+    fn only_jump(start: u64, code: &[u8], is_function: &dyn Fn(u64) -> bool) -> Option<u64> {
+        only_jump(start, code, is_function)
+    }
 }
 
 /// Where code at `start` leaves its function, if it has no return and no indirect jump, and direct jumps to the start of only one other function. It is not
@@ -259,17 +306,6 @@ fn only_jump(start: u64, code: &[u8], is_function: impl Fn(u64) -> bool) -> Opti
         only = Some(target);
     }
     only
-}
-
-/// Whether an indirect call ends at `address`: `call` of a register or of a word in memory (FF /2; Intel SDM volume 2, 2.1.5).
-pub fn is_indirect_call_before(space: &AddressSpace, address: u64) -> bool {
-    /// The longest without a prefix: opcode, ModRM, SIB, displacement of 4 bytes.
-    const CALL_BYTES_MAX: usize = 7;
-    let Some(code) = space.code::<CALL_BYTES_MAX>(address.wrapping_sub(CALL_BYTES_MAX as u64)) else { return false };
-    (2..=CALL_BYTES_MAX).any(|bytes| {
-        let call = &code[CALL_BYTES_MAX - bytes..];
-        call[0] == 0xff && indirect_call_bytes(call[1], call.get(2).copied()) == Some(bytes)
-    })
 }
 
 /// The length of `FF /2` with this ModRM and this byte after it.
@@ -310,6 +346,51 @@ mod tests {
             assert_eq!(jump(other), None, "{other:x?}");
         }
         assert_eq!(only_jump(u64::MAX, code, |_| true), None);
+    }
+
+    #[test]
+    fn frame_pointers_lead_through_interrupts_of_a_kernel() {
+        const STACK: u64 = 0xffff_c900_0000_4000;
+        const OF_INTERRUPTS: u64 = 0xffff_c900_0000_0000;
+        let top = STACK + (16 << 10);
+        // On the stack of interrupts, whose caller has its frame on the task's stack; there registers were saved, and those are in a function of the kernel
+        // that was called by the system call.
+        let saved = STACK + 0x1000;
+        let words = [
+            (OF_INTERRUPTS + 0x100, STACK + 0x800),
+            (OF_INTERRUPTS + 0x108, 0x11),
+            (STACK + 0x800, saved | 1),
+            (STACK + 0x808, 0x22),
+            (saved + 32, STACK + 0x2000),
+            (saved + 128, 0x33),
+            (saved + 136, 0x10),
+            (saved + 152, STACK + 0x1800),
+            (STACK + 0x2000, (top - 168) | 1),
+            (STACK + 0x2008, 0x44),
+        ];
+        let mut read = |address| words.iter().find(|(at, _)| *at == address).map(|(_, word)| *word);
+        let mut frame = RegisterFile::of_frame(0x10, OF_INTERRUPTS + 0x80, OF_INTERRUPTS + 0x100);
+        let mut steps = Vec::new();
+        for _ in 0..4 {
+            let step = caller_in_kernel(&mut frame, &mut read).unwrap();
+            steps.push((step, frame.ip(), frame.sp()));
+        }
+        let expected = [
+            (Step::Caller, 0x11, OF_INTERRUPTS + 0x110),
+            (Step::Caller, 0x22, STACK + 0x810),
+            (Step::Interrupted, 0x33, STACK + 0x1800),
+            (Step::Caller, 0x44, STACK + 0x2010),
+        ];
+        assert_eq!(steps, expected);
+        assert_eq!(caller_in_kernel(&mut frame, &mut read), Ok(Step::End));
+        // Registers that were not copied, and a chain that goes down on one stack.
+        let mut frame = RegisterFile::of_frame(0x10, STACK, STACK + 0x100);
+        let mut torn = |address| (address == STACK + 0x100).then_some(STACK + 0x201);
+        assert!(caller_in_kernel(&mut frame, &mut torn).is_err());
+        let mut frame = RegisterFile::of_frame(0x10, STACK + 0x200, STACK + 0x100);
+        assert_eq!(caller_in_kernel(&mut frame, &mut |_| Some(STACK)), Err(Failure::Rule));
+        let mut frame = RegisterFile::of_frame(0x10, STACK + 0x200, STACK + 0x301);
+        assert_eq!(caller_in_kernel(&mut frame, &mut |_| None), Err(Failure::Unreadable(STACK + 0x320)));
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! All tests of recordings, unwinding and symbols in one program, so that it is linked once.
 #![forbid(unsafe_code)]
 
+mod aarch64;
 mod bombs;
 mod common;
 mod damaged;
+mod disks;
 mod go;
 mod goroutines;
 mod holes;

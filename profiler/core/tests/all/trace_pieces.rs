@@ -36,6 +36,8 @@ fn small() -> Vec<Piece> {
         point(10, 2_000),
         chunk(0, 0, 3),
         ring(1, "core 1"),
+        // Where reading of it started.
+        chunk(1, 7, 0),
         chunk(1, 7, 1),
         Piece::Functions(vec![function(3), Function { number: 4, name: "0x1000".to_owned(), ..Default::default() }]),
         chunk(0, 5, 2),
@@ -203,9 +205,7 @@ proptest! {
                     point.time_ns = boottime - CLOCKS.boottime_ns;
                     true
                 }
-                Piece::Chunk { first, events, .. } => {
-                    !events.is_empty() && first.checked_add(events.len() as u64).is_some()
-                }
+                Piece::Chunk { first, events, .. } => first.checked_add(events.len() as u64).is_some(),
                 Piece::Names { names, .. } => !names.is_empty(),
                 Piece::Functions(functions) => functions.iter().all(|function| function.number < 65_536),
                 _ => true,

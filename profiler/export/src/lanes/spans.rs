@@ -49,7 +49,8 @@ pub(super) fn draw(board: &mut Board<'_>) -> io::Result<()> {
     Ok(())
 }
 
-fn level(level: u8) -> &'static str {
+/// The word of a level.
+pub(crate) fn level(level: u8) -> &'static str {
     LEVELS.get(usize::from(level).wrapping_sub(1)).copied().unwrap_or("unknown")
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::common::host_and_guest::{read, recording};
 use crate::common::{export, export_view};
-use crate::programs::{by_python, has, in_speedscope, limited, node_modules, output, python_packages, skipped};
+use crate::programs::{by_python, go_pprof, has, in_speedscope, node_modules, output, python_packages, skipped};
 use crate::readers::{Daemon, counts, samples_of};
 use glass_profiler_core::model::State;
 use glass_profiler_core::tree::{Kind, Tree};
@@ -109,18 +109,16 @@ fn inferno_takes_the_marks() {
 
 #[test]
 fn pprof_has_the_mode_as_a_label() {
-    if !has("go") {
-        return skipped("there is no go (apt-get install golang-go)").unwrap_or(());
-    }
     let folder = Folder::new("pprof-host").unwrap();
-    let program = output(limited("go").args(["tool", "-n", "pprof"]));
+    if go_pprof(&folder).is_none() {
+        return;
+    }
     let pprof = |arguments: &[&str], view: View| {
         let file = folder
             .write("profile.pb.gz", &export_view(Format::Pprof, &recording(true), States::Running, view))
             .unwrap();
-        let mut pprof = limited(program.trim());
-        pprof.args(["-symbolize=none", "-sample_index=samples", "-nodefraction=0"]).args(arguments).arg(file);
-        output(pprof.current_dir(folder.path()).env("PPROF_TMPDIR", folder.path()))
+        let mut pprof = go_pprof(&folder).unwrap();
+        output(pprof.args(["-sample_index=samples", "-nodefraction=0"]).args(arguments).arg(file))
     };
     for view in View::ALL {
         let tags = pprof(&["-tags"], view);

@@ -1,14 +1,16 @@
 //! The processes and threads of a Linux guest in exports.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 
+use flate2::read::GzDecoder;
 use glass_profiler_core::threads::Wanted;
-use glass_profiler_export::{Format, Options, States, write};
+use glass_profiler_export::{Format, Labels, Options, States, write};
 use glass_tests::folder::Folder;
 use serde_json::{Value, json};
 
 use crate::common::linux_guest::{read, recording};
-use crate::programs::{by_python, has, limited, output, python_packages, skipped};
+use crate::programs::{by_python, go_pprof, output, python_packages};
 
 fn export(format: Format, states: States, process: Option<&str>) -> Vec<u8> {
     let bytes = recording();
@@ -89,22 +91,37 @@ fn rows_can_be_vcpus_with_all_samples() {
 
 #[test]
 fn pprof_has_labels_for_process_thread_and_vcpu() {
-    if !has("go") {
-        return skipped("there is no go (apt-get install golang-go)").unwrap_or(());
-    }
     let folder = Folder::new("pprof-linux").unwrap();
+    if go_pprof(&folder).is_none() {
+        return;
+    }
     let file = folder.write("profile.pb.gz", &export(Format::Pprof, States::Running, None)).unwrap();
-    let pprof = |arguments: &[&str]| {
-        let mut go = limited("go");
-        go.args(["tool", "pprof", "-symbolize=none"]).args(arguments).arg(&file).env("GOCACHE", folder.file("cache"));
-        output(go.env("PPROF_TMPDIR", folder.path()))
-    };
+    let pprof = |arguments: &[&str]| output(go_pprof(&folder).unwrap().args(arguments).arg(&file));
     let raw = pprof(&["-raw"]);
     for label in ["process:[redis-server]", "pid:[155]", "thread:[io_thd_1]", "tid:[158]", "vcpu:[vcpu 1]"] {
         assert!(raw.contains(label), "{label}: {raw}");
     }
     let top = pprof(&["-sample_index=samples", "-tagfocus=thread=io_thd_1", "-top"]);
     assert!(top.contains("Showing nodes accounting for 30, 16.67% of 180 total"), "{top}");
+}
+
+#[test]
+fn pprof_for_engines_has_few_labels_and_no_name_that_is_not_wanted() {
+    let (bytes, mut texts) = (recording(), Vec::new());
+    for labels in [Labels::All, Labels::Process, Labels::None] {
+        let mut exported = Vec::new();
+        write(Format::Pprof, &read(&bytes), &bytes, Options { labels, ..Options::default() }, &mut exported).unwrap();
+        let mut plain = Vec::new();
+        GzDecoder::new(&exported[..]).read_to_end(&mut plain).unwrap();
+        texts.push(String::from_utf8_lossy(&plain).into_owned());
+    }
+    let found = |text: &String| {
+        ["io_thd_1", "vcpu 1", "guest_process", "redis-server", "serve"].map(|word| text.contains(word))
+    };
+    assert_eq!(
+        texts.iter().map(found).collect::<Vec<_>>(),
+        [[true, true, false, true, true], [false, false, true, true, true], [false, false, false, false, true]]
+    );
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod common;
 mod host;
 mod linux_guest;
 mod mirage;
+mod otlp;
 mod processes;
 mod programs;
 mod readers;

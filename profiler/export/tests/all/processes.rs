@@ -111,14 +111,10 @@ fn pprof_has_the_program_first_and_labels() {
     for word in ["process", "pid", "tid", "cc1", "worker"] {
         assert!(text.contains(word), "{word}");
     }
-    if !crate::programs::has("go") {
-        return crate::programs::skipped("there is no go (apt-get install golang-go)").unwrap_or(());
-    }
     let folder = glass_tests::folder::Folder::new("pprof-processes").unwrap();
+    let Some(mut pprof) = crate::programs::go_pprof(&folder) else { return };
     let file = folder.write("profile.pb.gz", &export(Format::Pprof)).unwrap();
-    let mut go = crate::programs::limited("go");
-    go.args(["tool", "pprof", "-symbolize=none", "-raw"]).arg(&file).env("GOCACHE", folder.file("cache"));
-    let raw = crate::programs::output(go.env("PPROF_TMPDIR", folder.path()));
+    let raw = crate::programs::output(pprof.arg("-raw").arg(&file));
     let mappings = raw.split("Mappings").nth(1).unwrap();
     let first =
         mappings.lines().find(|line| line.trim_start().starts_with("2:") || line.trim_start().starts_with("1:"));

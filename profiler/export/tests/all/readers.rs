@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{RATE_HZ, Top, expected_top, export, recording, top};
 use crate::programs::{
-    by_python, has, in_chromium, in_speedscope, limited, node_modules, output, python_packages, skipped,
+    by_python, go_pprof, has, in_chromium, in_speedscope, limited, node_modules, output, python_packages, skipped,
 };
 use glass_profiler_export::{Format, States};
 use glass_tests::folder::Folder;
@@ -26,19 +26,13 @@ pub fn counts(self_samples: &Value) -> BTreeMap<String, u64> {
 
 #[test]
 fn go_tool_pprof_agrees() {
-    if !has("go") {
-        return skipped("there is no go (apt-get install golang-go)").unwrap_or(());
-    }
     let folder = Folder::new("pprof").unwrap();
+    if go_pprof(&folder).is_none() {
+        return;
+    }
     let bytes = recording(SAMPLES);
     let file = folder.write("profile.pb.gz", &export(Format::Pprof, &bytes, States::Running)).unwrap();
-    // Newer Go compiles its tools at their first use; this prints the path of the program.
-    let program = output(limited("go").args(["tool", "-n", "pprof"]));
-    let pprof = |arguments: &[&str], file: &Path| {
-        let mut pprof = limited(program.trim());
-        pprof.arg("-symbolize=none").args(arguments).arg(file).current_dir(folder.path());
-        output(pprof.env("PPROF_TMPDIR", folder.path()))
-    };
+    let pprof = |arguments: &[&str], file: &Path| output(go_pprof(&folder).unwrap().args(arguments).arg(file));
     let table = pprof(&["-top", "-sample_index=samples", "-nodefraction=0", "-nodecount=100"], &file);
     let mut found = BTreeMap::new();
     for line in table.lines().skip_while(|line| !line.trim_start().starts_with("flat")).skip(1) {

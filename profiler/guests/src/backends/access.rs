@@ -8,10 +8,10 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use glass_profiler_core::arch::x86_64::paging::Paging;
+use glass_profiler_core::arch::Paging;
 use glass_profiler_core::event::Event;
 
-use crate::arch::x86_64::CoreState;
+use crate::arch::CoreState;
 use crate::error::GuestError;
 use crate::memory::Machine;
 use crate::systems::image::{VmImage, is_about_symbols};
@@ -40,7 +40,7 @@ pub struct View {
 
 /// A VM that is attached to, whatever it runs. vCPUs are named by their positions among those that are sampled.
 pub trait VmAccess {
-    /// The numbers of the vCPUs that are sampled.
+    /// The numbers of the vCPUs that are sampled. They may be known from [`begin`](VmAccess::begin) on.
     fn vcpus(&self) -> Vec<u32>;
 
     /// The threads of this machine that run them, in the same order; none if they are not known.
@@ -66,6 +66,12 @@ pub trait VmAccess {
 
     /// Sets what samples copy.
     fn set_plan(&mut self, plan: CopyPlan) -> Result<(), GuestError>;
+
+    /// Where to connect to the VM stops it, connects, and takes the first sample in that stop, by the plan that is set. Returns since when the VM is
+    /// sampled then, on the clock of samples. What needs no vCPU is done before.
+    fn begin(&mut self) -> Result<Option<u64>, GuestError> {
+        Ok(None)
+    }
 
     /// Lets some time pass, in which the VM is looked after.
     fn wait(&mut self, time: Duration) -> Result<(), GuestError>;
@@ -113,11 +119,18 @@ impl<V: VmAccess> KnownVm<V> {
                     self.vm.choose_memory(memory)?;
                 }
                 self.warnings.extend(warning);
+                self.vm.set_plan(self.image.plan())?;
+                self.vm.begin()?;
             }
-            None => self.find_by_vcpus()?,
+            None => {
+                // Of the first sample: what follows needs the registers in it.
+                self.vm.set_plan(self.image.plan())?;
+                self.vm.begin()?;
+                self.find_by_vcpus()?;
+                self.vm.set_plan(self.image.plan())?;
+                self.warnings.extend(self.image.prepare());
+            }
         }
-        self.vm.set_plan(self.image.plan())?;
-        self.warnings.extend(self.image.prepare());
         Ok(())
     }
 
@@ -178,7 +191,7 @@ impl<V: VmAccess> KnownVm<V> {
             match self.image.check(state, &mut read) {
                 Ok(None) => return Ok((memory, None)),
                 // Other memory than RAM holds no page tables that lead anywhere.
-                Ok(warning) if memories == 0 || read(state.paging, state.registers.rip, &mut [0])? == 1 => {
+                Ok(warning) if memories == 0 || read(state.paging, state.registers.ip(), &mut [0])? == 1 => {
                     possible = possible.or(Some((memory, warning)));
                 }
                 Ok(_) => {}
@@ -234,6 +247,10 @@ impl<V> DerefMut for KnownVm<V> {
 }
 
 impl<V: VmAccess + Guest> Guest for KnownVm<V> {
+    fn started_ns(&self) -> Option<u64> {
+        self.vm.started_ns()
+    }
+
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
         self.announce_known(sink);
         self.vm.announce(sink)
@@ -269,6 +286,10 @@ impl<V: VmAccess + Guest> Guest for KnownVm<V> {
 }
 
 impl<V: VmAccess + Source> Source for KnownVm<V> {
+    fn started_ns(&self) -> Option<u64> {
+        self.vm.started_ns()
+    }
+
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
         self.announce_known(sink);
         self.vm.announce(sink)
@@ -292,8 +313,9 @@ mod tests {
     use std::cell::Cell;
 
     use glass_profiler_core::arch::Width;
+    use glass_profiler_core::arch::paging::Translator;
     use glass_profiler_core::arch::x86_64::Registers;
-    use glass_profiler_core::arch::x86_64::paging::Translator;
+    use glass_profiler_core::arch::x86_64::paging::Paging;
     use glass_profiler_core::guest::GuestKind;
     use glass_profiler_core::memory::Physical;
     use glass_tests::folder::Folder;
@@ -374,8 +396,8 @@ ffffffff8100c000 T _end
 
         fn state(&mut self, _vcpu: usize) -> Result<Option<CoreState>, GuestError> {
             Ok(Some(CoreState {
-                registers: Registers::new(0x40_1000, 0x7ffe_0000, 0),
-                paging: Paging { cr0: 1 << 31 | 1, cr3: 0x3806, cr4: 1 << 5, efer: Some(1 << 10) },
+                registers: Registers::new(0x40_1000, 0x7ffe_0000, 0).into(),
+                paging: Paging { cr0: 1 << 31 | 1, cr3: 0x3806, cr4: 1 << 5, efer: Some(1 << 10) }.into(),
                 width: Width::Bits64,
                 is_privileged: false,
                 is_at_reset: false,

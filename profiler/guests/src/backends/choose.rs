@@ -3,6 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
 
+use glass_profiler_core::arch::Architecture;
 use glass_profiler_core::guest::GuestKind;
 
 use crate::backends::Backend;
@@ -68,9 +69,9 @@ pub struct Attached {
 /// Determines the backends for a VM. Opens no connection and stops nothing.
 pub fn plan(vm: &Vm, wanted: BackendChoice) -> Plan {
     let mut plan = Plan::default();
-    if !vm.is_x86 {
+    if vm.architecture.is_none() {
         let why =
-            format!("the guest of {} is not of x86-64, the one architecture that glass can unwind so far", vm.name);
+            format!("the guest of {} is neither of x86-64 nor of AArch64, whose stacks glass can unwind", vm.name);
         plan.obstacles.push((Backend::Gdbstub, GuestError::Unsupported(why)));
         return plan;
     }
@@ -93,7 +94,7 @@ pub fn plan(vm: &Vm, wanted: BackendChoice) -> Plan {
         }
     }
     let is_slow = plan.backends.first().is_some_and(|backend| *backend != Backend::Kvm);
-    if is_slow && !has_ram_file(vm.pid).unwrap_or(true) {
+    if is_slow && !has_ram_file(vm.pid, vm.architecture.unwrap_or_default()).unwrap_or(true) {
         let what = "RAM that is no shared memfd is read through the gdbstub, which makes pauses some times longer";
         plan.drawback = Some(format!("{what}: start QEMU with `-object memory-backend-memfd,share=on`"));
     }
@@ -229,8 +230,8 @@ fn is_traced(pid: u32) -> bool {
     })
 }
 
-fn has_ram_file(pid: u32) -> std::io::Result<bool> {
-    Ok(Ram::candidates_of(pid, MemorySource::Mappings)?.iter().any(Ram::is_file))
+fn has_ram_file(pid: u32, architecture: Architecture) -> std::io::Result<bool> {
+    Ok(Ram::candidates_of(pid, architecture, MemorySource::Mappings)?.iter().any(Ram::is_file))
 }
 
 /// Whether a socket could be connected to. Opening one as a file fails in any case, but with another

@@ -2,7 +2,7 @@
 //! `dump-guest-memory` and `virsh dump --memory-only` write them.
 //!
 //! The file is an ELF core. Its `LOAD` segments are pieces of RAM by their physical address; notes of
-//! the owner `QEMU`, one for each vCPU, hold its registers.
+//! the owner `QEMU`, one for each vCPU, hold its registers; of AArch64 those of the owner `CORE` do.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -13,19 +13,21 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use glass_profiler_core::arch::paging::Translator;
 use glass_profiler_core::arch::x86_64::mode::CR0_PROTECTION;
-use glass_profiler_core::arch::x86_64::paging::Translator;
 use glass_profiler_core::event::Event;
 use glass_profiler_core::guest::GuestKind;
 use glass_profiler_core::memory::Physical;
-use object::elf::{EM_X86_64, ET_CORE, FileHeader64, PT_LOAD, PT_NOTE};
+use object::elf::{EM_AARCH64, EM_X86_64, ET_CORE, FileHeader64, Machine as ElfMachine, NT_PRSTATUS, PT_LOAD, PT_NOTE};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, ReadCache};
 
-use crate::arch::x86_64::CoreState;
+use crate::arch::CoreState;
+use crate::arch::aarch64::note::parse_status;
 use crate::arch::x86_64::note::parse_state;
 use crate::error::GuestError;
 use crate::files::OpenedFiles;
+use crate::files::disks::disks_of;
 use crate::find::vcpus::{VCPUS_MAX, choose_vcpus};
 use crate::memory::{AddressSpace, Machine};
 use crate::sys::monotonic_ns;
@@ -39,8 +41,9 @@ use crate::{Counts, Flow, Source};
 const SEGMENTS_MAX: u32 = 1 << 20;
 /// The largest segment of notes that is read, in bytes; a vCPU needs some 800.
 const NOTE_BYTES_MAX: u64 = 16 << 20;
-/// The instruction that puts a core to sleep.
-const HLT: u8 = 0xf4;
+/// The instructions that put a core to sleep, in memory: `hlt` of x86-64, `wfi` of AArch64.
+const HLT: &[u8] = &[0xf4];
+const WFI: &[u8] = &0xd503_207f_u32.to_le_bytes();
 
 /// A piece of RAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,10 +103,11 @@ impl HeldCore for Core<'_> {
     /// The file does not contain it. A core that sleeps is after its `hlt`; one that was never started is still in
     /// real mode.
     fn is_halted(&mut self) -> Result<bool, GuestError> {
-        let mut before = [0];
-        let is_behind_hlt = self.translator.read(self.ram, self.state.registers.rip.wrapping_sub(1), &mut before) == 1
-            && before[0] == HLT;
-        Ok(is_behind_hlt || self.state.paging.cr0 & CR0_PROTECTION == 0)
+        let sleep = if self.state.registers.x86_64().is_some() { HLT } else { WFI };
+        let mut before = vec![0; sleep.len()];
+        let at = self.state.registers.ip().wrapping_sub(sleep.len() as u64);
+        let is_read = self.translator.read(self.ram, at, &mut before) == before.len();
+        Ok((is_read && before == sleep) || !has_started(&self.state))
     }
 
     fn read_physical(&mut self, address: u64, into: &mut [u8]) -> bool {
@@ -142,8 +146,9 @@ pub(super) fn parse(file: &ReadCache<File>, file_bytes: u64, start: &[u8]) -> Re
     if header.e_type(endian) != ET_CORE {
         return Err(is_none.to_owned());
     }
-    if header.e_machine(endian) != EM_X86_64 || endian != Endianness::Little {
-        return Err("is the core of another machine than x86-64".to_owned());
+    let machine = header.e_machine(endian);
+    if !matches!(machine, EM_X86_64 | EM_AARCH64) || endian != Endianness::Little {
+        return Err("is the core of another machine than x86-64 and AArch64".to_owned());
     }
     if header.phnum(endian, file).map_err(broken)? > SEGMENTS_MAX {
         return Err(format!("is damaged: it has more than {SEGMENTS_MAX} segments"));
@@ -156,7 +161,7 @@ pub(super) fn parse(file: &ReadCache<File>, file_bytes: u64, start: &[u8]) -> Re
             if bytes > NOTE_BYTES_MAX {
                 return Err(format!("is damaged: its notes have {bytes} bytes"));
             }
-            cores = registers_of(segment, endian, file).map_err(broken)?;
+            cores = registers_of(segment, machine, endian, file).map_err(broken)?;
         } else if segment.p_type(endian) == PT_LOAD {
             let there = file_bytes.saturating_sub(offset).min(bytes);
             cut_bytes = cut_bytes.saturating_add(bytes - there);
@@ -186,15 +191,19 @@ pub(super) fn parse(file: &ReadCache<File>, file_bytes: u64, start: &[u8]) -> Re
 
 fn registers_of(
     segment: &object::elf::ProgramHeader64<Endianness>,
+    machine: ElfMachine,
     endian: Endianness,
     file: &ReadCache<File>,
 ) -> object::read::Result<Vec<CoreState>> {
     let mut cores = Vec::new();
     let Some(mut notes) = segment.notes(endian, file)? else { return Ok(cores) };
     while let Some(note) = notes.next()? {
-        if note.name() == b"QEMU" && cores.len() < VCPUS_MAX {
-            cores.extend(parse_state(note.desc()));
-        }
+        let state = match (machine, note.name()) {
+            (EM_X86_64, b"QEMU") => parse_state(note.desc()),
+            (EM_AARCH64, b"CORE") if note.n_type(endian) == NT_PRSTATUS => parse_status(note.desc()),
+            _ => None,
+        };
+        cores.extend(state.filter(|_| cores.len() < VCPUS_MAX));
     }
     Ok(cores)
 }
@@ -227,6 +236,8 @@ impl LinuxGuest {
     /// The file is no dump of a VM, or the RAM in it has no Linux kernel that describes its structures.
     pub fn of_dump(path: &Path, access: Access) -> Result<LinuxGuest, GuestError> {
         let file = open(path)?;
+        let opened = access.opened.clone().with_disks(disks_of(None, &access.processes.disks)?);
+        let access = Access { opened, ..access };
         let gap = access.enter.and_then(|enter| enter());
         let Parts { pieces, warning, .. } = parts(&file, path)?;
         let warnings: Vec<String> = gap.into_iter().chain(warning).collect();
@@ -251,18 +262,24 @@ impl DumpedVm {
     ) -> Result<(DumpedVm, OpenedFiles), GuestError> {
         let file = open(path)?;
         let opened = OpenedFiles::open(settings.symbols.iter().map(|file| file.path.as_path()));
+        let opened = opened.with_disks(disks_of(None, &settings.processes.disks)?);
+        let opened = opened.with_debug_folders(&settings.processes.debug_folders);
         let gap = enter.and_then(|enter| enter());
         let parts = parts(&file, path)?;
         let wanted = choose_vcpus(&settings.vcpus, parts.cores.len())?;
-        let cores: Vec<_> = wanted.into_iter().map(|index| (index, parts.cores[index])).collect();
+        let mut cores: Vec<_> = wanted.into_iter().map(|index| (index, parts.cores[index])).collect();
         let name = name_of(path);
         let mut image = VmImage::load_of(GuestKind::File, &name, settings, &opened)?;
         let ram = Arc::new(FileRam { file, pieces: parts.pieces });
         let mut warnings: Vec<String> = gap.into_iter().chain(parts.warning).collect();
         // A core that was never started has no address space in which the image could be.
-        let started = cores.iter().map(|(_, state)| *state).find(|state| state.paging.cr0 & CR0_PROTECTION != 0);
+        let started = cores.iter().map(|(_, state)| *state).find(has_started);
         if let Some((_, warning)) = image.find_in_ram(&[Arc::clone(&ram) as Arc<dyn Machine>])? {
             warnings.extend(warning);
+            // Those of AArch64 are in no note.
+            for (index, state) in cores.iter_mut().filter(|(_, state)| state.paging.aarch64().is_some()) {
+                state.paging = image.paging_of(*index).unwrap_or(state.paging);
+            }
         } else if let Some(state) = started {
             let read = |paging, address, into: &mut [u8]| Ok(Translator::new(paging).read(&*ram, address, into));
             warnings.extend(image.check(&state, read)?);
@@ -271,6 +288,11 @@ impl DumpedVm {
         let (plan, linux) = (image.plan(), image.take_linux());
         Ok((DumpedVm { ram, cores, image, linux, plan, warnings, delivered: false }, opened))
     }
+}
+
+/// Whether a core has left real mode, in which it starts.
+fn has_started(state: &CoreState) -> bool {
+    state.paging.x86_64().map_or(!state.is_at_reset, |paging| paging.cr0 & CR0_PROTECTION != 0)
 }
 
 fn core(ram: &FileRam, state: CoreState) -> Core<'_> {

@@ -13,6 +13,7 @@ mod load;
 pub mod monitor;
 pub mod off_cpu;
 pub mod paced;
+pub mod page_faults;
 pub mod process;
 pub mod remote;
 mod thread_stat;

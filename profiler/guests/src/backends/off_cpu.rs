@@ -1,7 +1,8 @@
 //! What the threads of a Linux guest wait for: the stacks of all that do not run, several times a second, read from its RAM. No vCPU is stopped.
 //!
-//! A thread that has not run since it was read last still has the same stack, so only how often it was switched is read of it. Threads of the kernel
-//! count while they run or cannot be interrupted: without work they keep no program waiting.
+//! A thread that has not run since it was read last still has the same stack, so only what shows that is read of it: how often it was switched, its
+//! state and its stack pointer. The kernel's lists of tasks are read again when it has started a task. Threads of the kernel count while they run or
+//! cannot be interrupted: without work they keep no program waiting.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use glass_profiler_core::event::{Event, NumberedWait, RawSample};
 use glass_profiler_core::guest::Mode;
 use glass_profiler_core::images::Images;
-use glass_profiler_core::linux::tasks::{Task, TaskState};
+use glass_profiler_core::linux::tasks::{Activity, Task, TaskState};
 use glass_profiler_core::linux::waits::{Wait, WaitFunctions};
 use glass_profiler_core::model::State;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -29,6 +30,12 @@ pub const DEFAULT_RATE_HZ: u32 = 49;
 /// Lists of tasks in a row that cannot be read before the guest is given up.
 const UNREAD_MAX: u32 = 100;
 
+/// How long a list of tasks is taken for whole while no task is started: a task that changes its ID, or is renamed by another one, is seen then.
+const LIST_AGE_MAX_NS: u64 = 1_000_000_000;
+
+/// Events of a round that are passed on at once: for each by itself, who takes them would be woken.
+const EVENTS_MAX: usize = 64;
+
 /// By what a thread is known: its ID, and when it started, since IDs are used again.
 type Key = (u32, u64);
 
@@ -43,6 +50,29 @@ struct Known {
     round: u64,
 }
 
+/// The tasks as the guest's kernel listed them.
+struct List {
+    /// How many tasks the guest had started before.
+    started: u64,
+    time_ns: u64,
+    tasks: Vec<Listed>,
+}
+
+/// A task of a list.
+struct Listed {
+    key: Key,
+    address: u64,
+    is_kernel_thread: bool,
+}
+
+/// What a task that is wanted does in a round.
+enum Seen {
+    /// What it did in its last sample.
+    Still(Key),
+    /// Something else, perhaps.
+    Task(Task),
+}
+
 /// The threads of a Linux guest.
 pub struct OffCpu {
     guest: LinuxGuest,
@@ -53,6 +83,7 @@ pub struct OffCpu {
     functions: WaitFunctions,
     period_ns: u64,
     next_ns: u64,
+    list: Option<List>,
     threads: HashMap<Key, Known>,
     tracks: u32,
     round: u64,
@@ -82,6 +113,7 @@ impl OffCpu {
             functions,
             period_ns: 1_000_000_000 / u64::from(rate_hz.max(1)),
             next_ns: 0,
+            list: None,
             threads: HashMap::new(),
             tracks: 0,
             round: 0,
@@ -93,22 +125,31 @@ impl OffCpu {
     /// Samples every thread once.
     fn sample_all(&mut self, sink: &mut dyn FnMut(Event)) {
         self.round += 1;
-        let Some(tasks) = self.guest.tasks() else {
+        let time_ns = monotonic_ns();
+        let Some(seen) = self.look(time_ns).or_else(|| self.list(time_ns)) else {
             self.unread += 1;
             self.counts.losses.not_stopped += self.threads.len() as u64;
             return;
         };
         self.unread = 0;
-        let time_ns = monotonic_ns();
-        let mut still = Vec::new();
-        for task in tasks.tasks.into_iter().filter(is_wanted) {
-            let known = self.threads.get_mut(&(task.tid, task.start_ns));
-            match known.filter(|known| known.task.name == task.name) {
-                Some(known) if still_waits(&known.task, &task) => {
+        let mut still = Vec::with_capacity(seen.len());
+        for seen in seen {
+            let (key, task) = match seen {
+                Seen::Still(key) => (key, None),
+                Seen::Task(task) => ((task.tid, task.start_ns), Some(task)),
+            };
+            let is_still = |known: &&mut Known| {
+                task.as_ref().is_none_or(|task| {
+                    known.task.name == task.name && still_waits(&known.task.activity(), &task.activity())
+                })
+            };
+            match (self.threads.get_mut(&key).filter(is_still), task) {
+                (Some(known), _) => {
                     known.round = self.round;
                     still.push((known.track, known.number));
                 }
-                _ => self.sample(task, sink),
+                (None, Some(task)) => self.sample(task, sink),
+                (None, None) => {}
             }
         }
         self.counts.delivered += still.len() as u64;
@@ -122,6 +163,53 @@ impl OffCpu {
             }
             is_there
         });
+    }
+
+    /// What the tasks of the last list do. `None` if there may be others by now.
+    fn look(&self, time_ns: u64) -> Option<Vec<Seen>> {
+        let list = self.list.as_ref().filter(|list| time_ns - list.time_ns < LIST_AGE_MAX_NS)?;
+        if self.guest.tasks_started()? != list.started {
+            return None;
+        }
+        let activity = self.guest.activities();
+        let mut seen = Vec::with_capacity(list.tasks.len());
+        for Listed { key, address, is_kernel_thread } in &list.tasks {
+            let is_same = |now: &Activity| (now.tid, now.start_ns) == *key;
+            let Some(now) = activity(*address, *is_kernel_thread)? else { continue };
+            if !is_same(&now) {
+                return None;
+            }
+            if !is_wanted(&now, *is_kernel_thread) {
+                continue;
+            }
+            // One on a CPU may do anything, such as to start a program under another name.
+            let known = self.threads.get(key).filter(|_| !now.is_on_cpu);
+            seen.push(match known.filter(|known| still_waits(&known.task.activity(), &now)) {
+                Some(_) => Seen::Still(*key),
+                None => Seen::Task(self.guest.read(*address).filter(|task| is_same(&task.activity()))?),
+            });
+        }
+        Some(seen)
+    }
+
+    /// What the tasks do that there are now. `None` if the guest's lists cannot be read.
+    fn list(&mut self, time_ns: u64) -> Option<Vec<Seen>> {
+        // Before the lists, so all tasks that it counts are in them.
+        let started = self.guest.tasks_started();
+        let mut tasks = self.guest.tasks()?;
+        let listed = |task: &Task| Listed {
+            key: (task.tid, task.start_ns),
+            address: task.address,
+            is_kernel_thread: task.is_kernel_thread,
+        };
+        let is_there = |task: &&Task| !matches!(task.state, TaskState::Zombie | TaskState::Dead);
+        self.list = started.filter(|_| tasks.left_out == 0).map(|started| List {
+            started,
+            time_ns,
+            tasks: tasks.tasks.iter().filter(is_there).map(listed).collect(),
+        });
+        tasks.tasks.retain(|task| is_wanted(&task.activity(), task.is_kernel_thread));
+        Some(tasks.tasks.into_iter().map(Seen::Task).collect())
     }
 
     /// Reads the stack of a thread that is new, or has run since it was read last.
@@ -178,16 +266,16 @@ impl OffCpu {
 }
 
 /// Whether a task has a track: one of a process, or one of the kernel that does something.
-fn is_wanted(task: &Task) -> bool {
+fn is_wanted(task: &Activity, is_kernel_thread: bool) -> bool {
     match task.state {
         TaskState::Zombie | TaskState::Dead => false,
         TaskState::Runnable | TaskState::Blocked => true,
-        _ => !task.is_kernel_thread || task.is_on_cpu,
+        _ => !is_kernel_thread || task.is_on_cpu,
     }
 }
 
 /// Whether a task does what it did when it was read before.
-fn still_waits(before: &Task, now: &Task) -> bool {
+fn still_waits(before: &Activity, now: &Activity) -> bool {
     (before.is_on_cpu && now.is_on_cpu) || (before.state == now.state && before.stood_still(now))
 }
 
@@ -208,7 +296,14 @@ impl Source for OffCpu {
             if self.next_ns > end_ns {
                 return Ok(Flow::More);
             }
-            self.sample_all(sink);
+            let mut waiting = Vec::new();
+            self.sample_all(&mut |event| {
+                waiting.push(event);
+                if waiting.len() == EVENTS_MAX {
+                    waiting.drain(..).for_each(&mut *sink);
+                }
+            });
+            waiting.into_iter().for_each(&mut *sink);
             if self.unread > UNREAD_MAX {
                 return Err(GuestError::KernelNotFound(
                     "the tasks of the guest cannot be read any more: if it has started again, start a new recording"
@@ -226,7 +321,8 @@ impl Source for OffCpu {
         self.counts
     }
 
-    fn detach(&mut self, _sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
+    fn detach(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
+        self.guest.remark().into_iter().for_each(|remark| sink(Event::Warning(remark)));
         Ok(())
     }
 }
@@ -235,21 +331,15 @@ impl Source for OffCpu {
 mod tests {
     use super::*;
 
-    fn task(state: TaskState, switches: [u64; 2], is_on_cpu: bool) -> Task {
-        let mut task = Task::default();
-        (task.state, task.switches, task.is_on_cpu) = (state, switches, is_on_cpu);
-        task
+    fn task(state: TaskState, switches: [u64; 2], is_on_cpu: bool) -> Activity {
+        Activity { state, switches, is_on_cpu, ..Activity::default() }
     }
 
     #[test]
     fn threads_of_the_kernel_count_while_they_do_something() {
         use TaskState::*;
         let of = |is_kernel_thread| {
-            let is_wanted = |state: &TaskState| {
-                let mut task = task(*state, [0, 0], false);
-                task.is_kernel_thread = is_kernel_thread;
-                is_wanted(&task)
-            };
+            let is_wanted = |state: &TaskState| is_wanted(&task(*state, [0, 0], false), is_kernel_thread);
             let all = [Runnable, Sleeping, Blocked, Stopped, Traced, Idle, Zombie, Dead];
             all.into_iter().filter(is_wanted).collect::<Vec<_>>()
         };

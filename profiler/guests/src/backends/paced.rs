@@ -150,6 +150,8 @@ pub struct Paced<G> {
     /// The end of sampling, once it has ended.
     ended_ns: Option<u64>,
     longest_pause_ns: u64,
+    /// Samples that the guest had when it was announced.
+    announced: u64,
     load: Load,
 }
 
@@ -161,6 +163,8 @@ struct Part {
     delivered: u64,
     /// Samples of single tracks that were not possible.
     missing: u64,
+    /// For how long it ran while it counted as standing, in nanoseconds.
+    unseen_ns: u64,
 }
 
 impl<G: Guest> Paced<G> {
@@ -169,8 +173,9 @@ impl<G: Guest> Paced<G> {
         sleep_precisely();
         // On a busy host it would wait for a CPU while the guest is stopped, and until a vCPU leaves its own.
         run_first();
+        let (ended_ns, longest_pause_ns, announced) = (None, 0, 0);
         let mut paced =
-            Paced { guest, rate_hz, parts: Vec::new(), ended_ns: None, longest_pause_ns: 0, load: Load::new() };
+            Paced { guest, rate_hz, parts: Vec::new(), ended_ns, longest_pause_ns, announced, load: Load::new() };
         paced.start();
         paced
     }
@@ -188,6 +193,7 @@ impl<G: Guest> Paced<G> {
             pending_ns: None,
             delivered: 0,
             missing: 0,
+            unseen_ns: 0,
         };
         self.parts = (0..self.guest.parts()).map(part).collect();
     }
@@ -210,7 +216,7 @@ impl<G: Guest> Paced<G> {
 
     /// Passes on the samples of a part that was requested at `begun_ns`.
     fn taken(&mut self, index: usize, begun_ns: u64, taken: Taken, sink: &mut dyn FnMut(Event)) {
-        let tracks = self.tracks();
+        let (tracks, period_ns) = (self.tracks(), 1_000_000_000 / u64::from(self.rate_hz.max(1)));
         let part = &mut self.parts[index];
         part.pending_ns = None;
         let pause_ns = taken.samples.iter().map(|sample| sample.frozen_ns).max().unwrap_or(0);
@@ -230,11 +236,25 @@ impl<G: Guest> Paced<G> {
         let again: Vec<RawSample> =
             taken.samples.iter().map(|sample| RawSample { frozen_ns: 0, ..sample.clone() }).collect();
         deliver(part, taken.samples);
+        part.unseen_ns += taken.ran_ns;
         while part.pacer.deadline_ns() < stood_until_ns {
             let time_ns = part.pacer.deadline_ns();
             part.pacer.taken(time_ns, time_ns, 0);
-            deliver(part, again.iter().map(|sample| RawSample { time_ns, ..sample.clone() }).collect());
+            if part.unseen_ns >= period_ns {
+                part.unseen_ns -= period_ns;
+                deliver(part, Vec::new());
+                continue;
+            }
+            // It may have been due between the decision to take the first one and the time that this has.
+            let at = |sample: &RawSample| RawSample { time_ns: time_ns.max(sample.time_ns), ..sample.clone() };
+            deliver(part, again.iter().map(at).collect());
         }
+    }
+
+    /// The same of a part that was pending.
+    fn pending_taken(&mut self, index: usize, taken: Taken, sink: &mut dyn FnMut(Event)) {
+        let begun_ns = self.parts[index].pending_ns.unwrap_or_else(monotonic_ns);
+        self.taken(index, begun_ns, taken, sink);
     }
 }
 
@@ -245,8 +265,16 @@ impl<G: Replan> Replan for Paced<G> {
 }
 
 impl<G: Guest> Source for Paced<G> {
+    fn started_ns(&self) -> Option<u64> {
+        self.guest.started_ns()
+    }
+
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
-        self.guest.announce(sink)?;
+        let announced = &mut self.announced;
+        self.guest.announce(&mut |event| {
+            *announced += u64::from(matches!(event, Event::Sample(_)));
+            sink(event);
+        })?;
         // The time of announcing does not count for samples.
         self.start();
         Ok(())
@@ -259,8 +287,7 @@ impl<G: Guest> Source for Paced<G> {
             let due = self.next().filter(|(_, deadline_ns)| *deadline_ns <= until_ns);
             let rested = self.guest.rest(due.map_or(until_ns, |(_, deadline_ns)| deadline_ns))?;
             if let Some((index, taken)) = rested {
-                let begun_ns = self.parts[index].pending_ns.unwrap_or_else(monotonic_ns);
-                self.taken(index, begun_ns, taken, sink);
+                self.pending_taken(index, taken, sink);
                 continue;
             }
             let Some((index, _)) = due else { return Ok(Flow::More) };
@@ -278,7 +305,7 @@ impl<G: Guest> Source for Paced<G> {
 
     fn counts(&self) -> Counts {
         let (now_ns, tracks) = (self.ended_ns.unwrap_or_else(monotonic_ns), self.tracks());
-        let mut counts = Counts::default();
+        let mut counts = Counts { delivered: self.announced, ..Counts::default() };
         for part in &self.parts {
             counts.delivered += part.delivered;
             counts.losses.overdue += part.pacer.lost(now_ns) * tracks;
@@ -290,6 +317,11 @@ impl<G: Guest> Source for Paced<G> {
 
     fn detach(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
         self.ended_ns.get_or_insert_with(monotonic_ns);
+        // What is known now of parts that were not waited for. Each has one at most.
+        for _ in 0..self.parts.len() {
+            let Ok(Some((index, taken))) = self.guest.rest(0) else { break };
+            self.pending_taken(index, taken, sink);
+        }
         let spared: u64 = self.parts.iter().map(|part| part.pacer.spared()).sum();
         let load = self.load.overload();
         let longest_ms = self.longest_pause_ns as f64 / 1e6;
@@ -448,7 +480,8 @@ mod tests {
             let now_ns = monotonic_ns();
             if part == 1 {
                 assert!(self.stands_since_ns.is_none(), "it is pending");
-                self.stands_since_ns = Some(now_ns);
+                // The time of its sample is a little after the decision to take it.
+                self.stands_since_ns = Some(now_ns + PERIOD / 4);
                 return Ok(Attempt::Pending);
             }
             Ok(Attempt::of(vec![TwoParts::sample_of(0, now_ns)]))
@@ -463,7 +496,10 @@ mod tests {
                 return Ok(None);
             };
             self.stands_since_ns = None;
-            Ok(Some((1, Taken { samples: vec![TwoParts::sample_of(1, since_ns)], stood_until_ns: Some(now_ns) })))
+            Ok(Some((
+                1,
+                Taken { samples: vec![TwoParts::sample_of(1, since_ns)], stood_until_ns: Some(now_ns), ran_ns: 0 },
+            )))
         }
 
         fn tracks(&self) -> u64 {

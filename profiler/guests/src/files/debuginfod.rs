@@ -24,6 +24,11 @@ const MISSING_FOR: Duration = Duration::from_secs(3600);
 /// The exit status of curl for an answer like 404.
 const CURL_NOT_FOUND: i32 = 22;
 
+/// Whether the environment names servers.
+pub(crate) fn has_servers() -> bool {
+    std::env::var_os("DEBUGINFOD_URLS").is_some_and(|urls| !urls.is_empty())
+}
+
 /// Servers, and the cache.
 #[derive(Debug)]
 pub struct Debuginfod {

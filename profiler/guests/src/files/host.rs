@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use glass_profiler_core::budget::{Budget, Meters, NAMES};
+use glass_profiler_core::disk::DiskFile;
 use glass_profiler_core::elf::ReadAt;
 use glass_profiler_core::event::{FileIdentity, Mapping};
 use glass_profiler_core::files::{self, FileSource};
@@ -34,18 +35,47 @@ const PAGE_BYTES: u64 = 4096;
 pub struct OpenedFiles {
     files: Arc<HashMap<PathBuf, File>>,
     opener: Option<Arc<Opener>>,
+    /// What may be the disks of a VM.
+    disks: Arc<Vec<DiskFile>>,
+    /// Folders of the user with debug information.
+    debug_folders: Arc<Vec<String>>,
 }
 
 impl OpenedFiles {
     /// Opens the ordinary files among these.
     pub fn open<'a>(paths: impl Iterator<Item = &'a Path>) -> OpenedFiles {
         let open = |path: &Path| Some((path.to_owned(), open::ordinary(path).ok()?));
-        OpenedFiles { files: Arc::new(paths.filter_map(open).collect()), opener: None }
+        OpenedFiles { files: Arc::new(paths.filter_map(open).collect()), ..OpenedFiles::default() }
     }
 
     /// All files are opened by another process.
     pub fn by(opener: Opener) -> OpenedFiles {
-        OpenedFiles { files: Arc::default(), opener: Some(Arc::new(opener)) }
+        OpenedFiles { opener: Some(Arc::new(opener)), ..OpenedFiles::default() }
+    }
+
+    /// Whether another process opens files.
+    pub fn has_opener(&self) -> bool {
+        self.opener.is_some()
+    }
+
+    /// These, and what may be the disks of a VM.
+    #[must_use]
+    pub(crate) fn with_disks(self, disks: Vec<DiskFile>) -> OpenedFiles {
+        OpenedFiles { disks: Arc::new(disks), ..self }
+    }
+
+    /// These, and debug information in folders beside `/usr/lib/debug`.
+    #[must_use]
+    pub fn with_debug_folders(self, folders: &[PathBuf]) -> OpenedFiles {
+        // The process that opens files may be elsewhere.
+        let absolute = |folder: &PathBuf| std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
+        let debug_folders = folders.iter().map(|folder| absolute(folder).display().to_string()).collect();
+        OpenedFiles { debug_folders: Arc::new(debug_folders), ..self }
+    }
+
+    /// What may be the disks of a VM.
+    pub(crate) fn disks(&self) -> &[DiskFile] {
+        &self.disks
     }
 
     /// These, and all others are opened by another process.
@@ -153,6 +183,10 @@ impl FileSource for HostFiles {
 
     fn opener(&self) -> Option<Box<dyn files::Opener>> {
         Some(Box::new(self.opened.clone()))
+    }
+
+    fn debug_folders(&self) -> &[String] {
+        &self.opened.debug_folders
     }
 
     fn budget(&self) -> Budget {

@@ -7,6 +7,7 @@
 
 pub mod cache;
 pub mod debuginfod;
+pub(crate) mod disks;
 mod host;
 mod mapped;
 mod open;

@@ -15,7 +15,13 @@ use rustix::io::Errno;
 /// Opens the ordinary file at a path as we see it.
 pub(crate) fn ordinary(path: &Path) -> io::Result<File> {
     let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    opened(&found)
+    opened(&found, false)
+}
+
+/// The same, or a block device.
+pub(crate) fn disk(path: &Path) -> io::Result<File> {
+    let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    opened(&found, true)
 }
 
 /// Opens the ordinary file at a path as a process sees it: links lead to where they lead for the process, never out of its
@@ -34,19 +40,17 @@ pub(crate) fn in_root(process: u32, path: &str, follows_last: bool) -> io::Resul
             found => break found?,
         }
     };
-    opened(&found)
+    opened(&found, false)
 }
 
 /// The file, to be read, of a descriptor that only stands for it.
-fn opened(found: &OwnedFd) -> io::Result<File> {
-    let is_ordinary = |file: &dyn AsFd| {
-        let data = rustix::fs::fstat(file.as_fd())?;
-        match rustix::fs::FileType::from_raw_mode(data.st_mode).is_file() {
-            true => Ok(()),
-            false => Err(io::Error::other("not an ordinary file")),
-        }
-    };
-    is_ordinary(found)?;
+fn opened(found: &OwnedFd, may_be_device: bool) -> io::Result<File> {
+    let data = rustix::fs::fstat(found.as_fd())?;
+    let kind = rustix::fs::FileType::from_raw_mode(data.st_mode);
+    let is_device = may_be_device && kind.is_block_device();
+    if !(kind.is_file() || is_device) {
+        return Err(io::Error::other("not an ordinary file"));
+    }
     // By the descriptor, so it is the same file whatever has its path by now.
     fs::File::options().read(true).open(format!("/proc/self/fd/{}", found.as_raw_fd()))
 }

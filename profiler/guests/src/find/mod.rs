@@ -13,10 +13,12 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use glass_profiler_core::arch::Architecture;
 use glass_profiler_core::names::safe_chars;
 
 use crate::error::GuestError;
 use crate::find::monitor::MonitorAddress;
+use crate::proc;
 use crate::stream::SocketAddress;
 
 pub use vmm::version;
@@ -43,8 +45,8 @@ pub struct Vm {
     pub monitor: Option<MonitorAddress>,
     /// "kvm", "tcg" or empty if unknown.
     pub accel: String,
-    /// Its guest has this architecture, the only one that glass supports.
-    pub is_x86: bool,
+    /// The processor of its guest; `None` for one that glass does not support.
+    pub architecture: Option<Architecture>,
     /// The number of its cores, if known.
     pub vcpus: Option<u32>,
     /// The size of its RAM, if known.
@@ -82,6 +84,26 @@ pub fn by_pid(pid: u32) -> Result<Found, GuestError> {
     Ok(look(pid, &entries).0.map_or(Found::Process, Found::Vm))
 }
 
+/// The processor of the guest of a VMM, as far as its program shows it; that of most if not.
+pub(crate) fn architecture_of(pid: u32) -> Architecture {
+    match by_pid(pid) {
+        Ok(Found::Vm(vm)) => vm.architecture.unwrap_or_default(),
+        Ok(Found::Process) | Err(_) => Architecture::default(),
+    }
+}
+
+/// When a process was started, in ticks since the boot (proc_pid_stat(5), field 22): a later process of the same number has another one. `None` if
+/// there is no such process, or only what is left of it until its parent looks.
+pub fn started(pid: u32) -> Option<u64> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    let mut words = proc::words_of_stat(&stat)?;
+    if matches!(words.next()?, "Z" | "X" | "x") {
+        return None;
+    }
+    words.nth(18)?.parse().ok()
+}
+
 /// Finds a VM by its name: that of `glass run`, or the one that libvirt or a user gave to QEMU (`-name`).
 pub fn by_name(name: &str) -> Result<Vm, GuestError> {
     let entries = registry::list().map_err(|error| GuestError::NotFound(format!("cannot list VMs: {error}")))?;
@@ -110,6 +132,11 @@ pub fn by_name(name: &str) -> Result<Vm, GuestError> {
 
 /// All VMs that run on this machine. Inspects each process, and stops none.
 pub fn list() -> Result<Listing, GuestError> {
+    list_among(|_| true)
+}
+
+/// The same of the processes that are wanted; each running one is offered.
+pub fn list_among(mut is_wanted: impl FnMut(u32) -> bool) -> Result<Listing, GuestError> {
     let entries = registry::list().unwrap_or_default();
     let folder = fs::read_dir("/proc")
         .map_err(|error| GuestError::System { action: "list the processes in /proc".to_owned(), error })?;
@@ -118,7 +145,7 @@ pub fn list() -> Result<Listing, GuestError> {
         processes.filter_map(|entry| entry.file_name().to_str().and_then(|name| name.parse().ok())).collect();
     pids.sort_unstable();
     let mut listing = Listing::default();
-    for pid in pids {
+    for pid in pids.into_iter().filter(|pid| is_wanted(*pid)) {
         let (vm, is_hidden) = look(pid, &entries);
         listing.hidden += usize::from(vm.is_none() && is_hidden);
         listing.vms.extend(vm);
@@ -210,7 +237,7 @@ mod tests {
             name: "web".to_owned(),
             accel: "kvm".to_owned(),
             vcpus: 2,
-            links: registry::Links { share: Some(share.clone()), vsock: None },
+            links: registry::Links { share: Some(share.clone()), ..Default::default() },
         };
         let vm = with_entry(vm, &entry);
         assert_eq!((vm.name.as_str(), vm.vmm.as_str(), vm.accel.as_str()), ("web", "QEMU", "kvm"));

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use glass_profiler_core::arch::Architecture;
 use glass_profiler_core::names::safe_chars;
 
 use super::Vm;
@@ -183,8 +184,11 @@ pub(super) fn parse(pid: u32, arguments: &[String], folder: &Path) -> Option<Vm>
         return None;
     }
     // A build for one kind of machine has its name at the end: Debian's `qemu-system-x86_64-microvm`.
-    let architecture = program.strip_prefix("qemu-system-").and_then(|machine| machine.split('-').next());
-    let program_is_foreign = architecture.is_some_and(|name| !matches!(name, "x86_64" | "i386" | "x86"));
+    let architecture = match program.strip_prefix("qemu-system-").and_then(|machine| machine.split('-').next()) {
+        None | Some("x86_64" | "i386" | "x86") => Some(Architecture::X86_64),
+        Some("aarch64") => Some(Architecture::Aarch64),
+        Some(_) => None,
+    };
     Some(Vm {
         pid,
         name: options.name().unwrap_or(program),
@@ -193,7 +197,7 @@ pub(super) fn parse(pid: u32, arguments: &[String], folder: &Path) -> Option<Vm>
         gdb: options.gdb(),
         monitor: options.monitor(),
         accel: options.accel(),
-        is_x86: !program_is_foreign,
+        architecture,
         vcpus: Some(options.vcpus()),
         ram_bytes: options.ram_bytes(),
         links: Default::default(),
@@ -263,13 +267,15 @@ mod tests {
         assert_eq!(vm("-machine accel=xen").accel, "xen");
         assert_eq!(vm("-enable-kvm").accel, "kvm");
         assert_eq!(vm("-m 64").accel, "tcg");
-        let is_x86 = |program: &str| parse_line(&format!("{program} -m 64")).unwrap().is_x86;
+        let architecture = |program: &str| parse_line(&format!("{program} -m 64")).unwrap().architecture;
+        let is_x86 = |program: &str| architecture(program) == Some(Architecture::X86_64);
         assert!(["x86_64", "i386", "x86"].iter().all(|name| is_x86(&format!("/usr/bin/qemu-system-{name}"))));
         assert!(is_x86("qemu-kvm") && is_x86("qemu"));
         // Debian's own build for the microvm was refused (2026-11-25).
         assert!(is_x86("qemu-system-x86_64-microvm"));
-        for other in ["aarch64", "aarch64-microvm", "x86_64be", "microvm-x86_64", ""] {
-            assert!(!is_x86(&format!("qemu-system-{other}")), "{other}");
+        assert_eq!(architecture("/opt/qemu-system-aarch64"), Some(Architecture::Aarch64));
+        for other in ["arm", "aarch64be", "x86_64be", "microvm-x86_64", ""] {
+            assert_eq!(architecture(&format!("qemu-system-{other}")), None, "{other}");
         }
         assert_eq!(vm("-name web").name, "web");
         assert_eq!(vm("-name debug-threads=on").name, "qemu-system-x86_64");

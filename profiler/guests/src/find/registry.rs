@@ -43,6 +43,12 @@ pub struct Links {
     pub vsock: Option<Vsock>,
     /// The directory that is shared with it, if there is one.
     pub share: Option<Share>,
+    /// The unix socket at which our own VMM gets requests for a snapshot.
+    #[serde(default)]
+    pub snapshots: Option<PathBuf>,
+    /// Its disk.
+    #[serde(default)]
+    pub disk: Option<PathBuf>,
 }
 
 /// A socket device.

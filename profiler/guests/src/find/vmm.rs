@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::io::Read;
 
+use glass_profiler_core::arch::Architecture;
+
 use super::{Vm, program_name};
 
 /// The text before the version in QEMU's programs, and how much of the text is read.
@@ -34,7 +36,7 @@ fn vm(pid: u32, name: String, vmm: String, accel: &str) -> Vm {
         gdb: None,
         monitor: None,
         accel: accel.to_owned(),
-        is_x86: true,
+        architecture: Some(Architecture::X86_64),
         vcpus: None,
         ram_bytes: None,
         links: Default::default(),

@@ -6,7 +6,8 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use super::{Paging, Physical, Translator};
+use super::{Physical, Translator};
+use glass_profiler_core::arch::x86_64::paging::Paging;
 
 /// What a vCPU used when it was stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

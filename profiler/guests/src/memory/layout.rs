@@ -33,6 +33,9 @@ const OTHER_BYTES_MIN: u64 = 16 * MIB;
 /// The most layouts that are proposed for a first block.
 const PROPOSALS_MAX: usize = 128;
 
+/// Where machines of AArch64 have their RAM, which has no hole: QEMU's `virt` (`base_memmap` in hw/arm/virt.c).
+const RAM_OF_AARCH64: u64 = GIB;
+
 /// Bytes below and above the hole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Split {
@@ -94,6 +97,16 @@ pub(super) fn layouts(blocks: &[Shape], splits: &[Split]) -> Vec<Layout> {
         })
     });
     first.chain(turned).collect()
+}
+
+/// The same of a machine of AArch64, of which one block is the RAM.
+pub(super) fn layouts_of_aarch64(blocks: &[Shape]) -> Vec<Layout> {
+    let of_block = |(block, shape): (usize, &Shape)| Layout {
+        certain: vec![Range { address: RAM_OF_AARCH64, bytes: shape.bytes, block, offset: 0 }],
+        is_whole: true,
+        proposals: Vec::new(),
+    };
+    blocks.iter().take(FIRST_BLOCKS_MAX).enumerate().map(of_block).collect()
 }
 
 fn whole(blocks: &[Shape], block: usize) -> Part {

@@ -3,7 +3,8 @@
 //! What is changed meanwhile may be read half old and half new, and page tables may be removed or reused. So each read
 //! walks the tables anew, and code that parses what was read expects any bytes.
 
-use glass_profiler_core::arch::x86_64::paging::{Paging, Translator};
+use glass_profiler_core::arch::Paging;
+use glass_profiler_core::arch::paging::Translator;
 use glass_profiler_core::memory::Physical;
 
 use super::AddressSpace;
@@ -19,8 +20,8 @@ pub struct LiveSpace<'a, M> {
 
 impl<M: Physical> LiveSpace<'_, M> {
     /// The one that these registers select: those of a core, or with the page tables of any process of the guest.
-    pub fn new(memory: &M, paging: Paging) -> LiveSpace<'_, M> {
-        LiveSpace { memory, paging }
+    pub fn new(memory: &M, paging: impl Into<Paging>) -> LiveSpace<'_, M> {
+        LiveSpace { memory, paging: paging.into() }
     }
 }
 
@@ -46,6 +47,7 @@ impl AddressSpace for ProcessSpace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use glass_profiler_core::arch::x86_64::paging::Paging;
 
     /// Physical memory of 16 pages; a table at each of the pages 1 to 4.
     struct Memory(Vec<u8>);

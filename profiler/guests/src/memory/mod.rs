@@ -10,7 +10,9 @@ mod live;
 mod ram;
 mod slots;
 
-pub use glass_profiler_core::arch::x86_64::paging::{Paging, Translator};
+use glass_profiler_core::arch::Architecture;
+pub use glass_profiler_core::arch::Paging;
+pub use glass_profiler_core::arch::paging::Translator;
 pub use glass_profiler_core::memory::Physical;
 pub use live::{LiveSpace, ProcessSpace};
 pub use ram::{MemorySource, Ram};
@@ -37,8 +39,8 @@ impl Machine for Ram {
 }
 
 /// What may be the RAM of a VMM's guest, the most probable first, to be read from now on without rights over the VMM; none if they are missing.
-pub(crate) fn memories_of(pid: u32) -> Vec<Arc<dyn Machine>> {
-    let Ok(mut candidates) = Ram::candidates(pid) else { return Vec::new() };
+pub(crate) fn memories_of(pid: u32, architecture: Architecture) -> Vec<Arc<dyn Machine>> {
+    let Ok(mut candidates) = Ram::candidates(pid, architecture) else { return Vec::new() };
     if candidates.iter_mut().any(|ram| ram.open_for_reading().is_err()) {
         return Vec::new();
     }

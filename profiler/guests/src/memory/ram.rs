@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 
+use glass_profiler_core::arch::Architecture;
 use glass_profiler_core::memory::read_in_turn;
 
 use super::blocks::{self, Block};
@@ -84,28 +85,38 @@ pub struct Ram {
 }
 
 impl Ram {
-    /// The RAM of a process, if it is a file that the VMM shares. `Ok(None)` if it has no such file.
+    /// The RAM of an x86-64 VM in a process, if it is a file that the VMM shares. `Ok(None)` if it has no such file.
     pub fn open(pid: u32) -> io::Result<Option<Ram>> {
-        Ok(Ram::candidates(pid)?.into_iter().find(|ram| ram.is_file))
+        Ok(Ram::candidates(pid, Architecture::X86_64)?.into_iter().find(|ram| ram.is_file))
     }
 
-    /// The candidates for the RAM of a process, the most probable first. Their contents decide.
-    pub fn candidates(pid: u32) -> io::Result<Vec<Ram>> {
-        Ram::candidates_of(pid, MemorySource::Slots)
+    /// The candidates for the RAM of the VM in a process, which has a processor of this kind, the most probable first. Their contents decide.
+    pub fn candidates(pid: u32, architecture: Architecture) -> io::Result<Vec<Ram>> {
+        Ram::candidates_of(pid, architecture, MemorySource::Slots)
     }
 
     /// The same from one of the sources alone.
-    pub fn candidates_of(pid: u32, source: MemorySource) -> io::Result<Vec<Ram>> {
+    pub fn candidates_of(pid: u32, architecture: Architecture, source: MemorySource) -> io::Result<Vec<Ram>> {
         let (lines, mut blocks) = blocks::of(pid)?;
         let vms = if source == MemorySource::Slots { slots::of(pid) } else { Vec::new() };
         if !vms.is_empty() {
             return vms.iter().map(|slots| Ram::of_slots(pid, slots, &blocks)).collect();
         }
         blocks.truncate(FIRST_BLOCKS_MAX);
-        Ram::of_blocks(pid, &blocks, &layout::find_splits(&heap(pid, &lines)))
+        match architecture {
+            Architecture::X86_64 => {
+                let splits = layout::find_splits(&heap(pid, &lines));
+                Ram::of_blocks(pid, &blocks, |shapes| layout::layouts(shapes, &splits))
+            }
+            Architecture::Aarch64 => Ram::of_blocks(pid, &blocks, layout::layouts_of_aarch64),
+        }
     }
 
-    fn of_blocks(pid: u32, blocks: &[Block], splits: &[layout::Split]) -> io::Result<Vec<Ram>> {
+    fn of_blocks(
+        pid: u32,
+        blocks: &[Block],
+        layouts: impl Fn(&[Shape]) -> Vec<layout::Layout>,
+    ) -> io::Result<Vec<Ram>> {
         let backings: Vec<Arc<Backing>> =
             blocks.iter().map(|block| backing(pid, block).map(Arc::new)).collect::<io::Result<_>>()?;
         let shape = |block: &Block| {
@@ -125,7 +136,7 @@ impl Ram {
                 certain: (certain, layout.is_whole),
             }
         };
-        Ok(layout::layouts(&shapes, splits).into_iter().map(ram).collect())
+        Ok(layouts(&shapes).into_iter().map(ram).collect())
     }
 
     /// The RAM that KVM has mapped.
@@ -442,7 +453,7 @@ fn heap(pid: u32, lines: &[MapsLine]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::Paging;
+    use glass_profiler_core::arch::x86_64::paging::Paging;
 
     const MIB: u64 = 1 << 20;
     /// A VMM may free its memory, or report a wrong size: that must not end us by SIGBUS.
@@ -454,7 +465,7 @@ mod tests {
         file.set_len(64 * MIB).unwrap();
         file.write_all_at(&[7; 16], 2 * MIB).unwrap();
         let block = Block { host: 0, bytes: 64 * MIB, file: Some((file.try_clone().unwrap(), 0)), inode: 1 };
-        let ram = Ram::of_blocks(0, &[block], &[]).unwrap().remove(0);
+        let ram = Ram::of_blocks(0, &[block], |shapes| layout::layouts(shapes, &[])).unwrap().remove(0);
         let mut bytes = [0; 16];
         assert!(ram.read(2 * MIB, &mut bytes) && bytes == [7; 16]);
         ram.write_word(2 * MIB + 8, u64::from_le_bytes([9; 8])).unwrap();
@@ -472,7 +483,8 @@ mod tests {
         let mut memory = vec![0u8; 8 << 20];
         memory[3 << 20] = 9;
         let block = Block { host: memory.as_ptr() as u64, bytes: memory.len() as u64, file: None, inode: 0 };
-        let ram = Ram::of_blocks(std::process::id(), &[block], &[]).unwrap().remove(0);
+        let ram =
+            Ram::of_blocks(std::process::id(), &[block], |shapes| layout::layouts(shapes, &[])).unwrap().remove(0);
         let mut bytes = [0; 4];
         assert!(ram.read(3 << 20, &mut bytes) && bytes[0] == 9);
         assert!(!ram.read(8 << 20, &mut bytes));
@@ -493,7 +505,8 @@ mod tests {
         memory[third..][..3].copy_from_slice(b"not");
         let block = |at: usize| Block { host: start + at as u64, bytes: BYTES as u64, file: None, inode: 0 };
         let blocks = [block(0), block(second), block(third)];
-        let mut ram = Ram::of_blocks(std::process::id(), &blocks, &[]).unwrap().remove(0);
+        let mut ram =
+            Ram::of_blocks(std::process::id(), &blocks, |shapes| layout::layouts(shapes, &[])).unwrap().remove(0);
         let used = |cr3: u64| InUse {
             paging: Paging { cr0: 1 << 31 | 1, cr3, cr4: 1 << 5, efer: Some(1 << 10) },
             // Not mapped.

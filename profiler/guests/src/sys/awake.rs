@@ -11,12 +11,16 @@
 
 use std::ffi::CStr;
 use std::io;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::check;
 
-/// How often the timers are moved on.
-const PERIOD: Duration = Duration::from_millis(10);
+/// How often the timers are moved on at least by a process that holds guests often.
+pub(crate) const AWAKE_PERIOD: Duration = Duration::from_millis(10);
+/// The same while nothing is stopped or about to be: each time wakes this process.
+const QUIET_PERIOD: Duration = Duration::from_secs(1);
 /// After how many periods each timer sends SIGCONT, if it was not moved on.
 const AFTER_PERIODS: [u32; 5] = [3, 6, 12, 24, 48];
 
@@ -46,11 +50,11 @@ impl Timers {
         Ok(Timers(timers))
     }
 
-    /// Moves all timers on.
-    fn put_off(&self) {
+    /// Moves all timers on, by so many of these periods each.
+    fn put_off(&self, period: Duration) {
         for (timer, periods) in self.0.iter().zip(AFTER_PERIODS) {
-            let after = PERIOD * periods;
-            let time = libc::timespec { tv_sec: 0, tv_nsec: after.as_nanos() as libc::c_long };
+            let after = period * periods;
+            let time = libc::timespec { tv_sec: after.as_secs() as libc::time_t, tv_nsec: after.subsec_nanos().into() };
             let once = libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: time };
             // SAFETY: the timer is ours and `once` a valid time, which is read; there is no place for the old one.
             unsafe { libc::syscall(libc::SYS_timer_settime, *timer, 0, &raw const once, 0usize) };
@@ -58,9 +62,32 @@ impl Timers {
     }
 }
 
-/// Keeps this process from staying stopped, as long as it lives: it is resumed after some 30 ms. Signals that end or stop a job do
-/// nothing to it: it ends when what it waits for does.
-pub(crate) fn stay_awake() -> io::Result<()> {
+/// The timers with the period at which they are moved on, of a process that holds guests.
+static GUARD: OnceLock<(Timers, Duration)> = OnceLock::new();
+/// Nothing is stopped or about to be.
+static IS_QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Whether nothing of a guest is stopped, or will be before this is called again: then this process stays stopped for a longer time, some three times
+/// [`QUIET_PERIOD`], and is woken less often.
+pub(crate) fn set_quiet(is_quiet: bool) {
+    // Relaxed: the thread that moves the timers on may see it a period later.
+    if IS_QUIET.swap(is_quiet, Ordering::Relaxed)
+        && !is_quiet
+        && let Some((timers, period)) = GUARD.get()
+    {
+        // The thread sleeps for some time still. The first ones may end meanwhile, the last ones do not.
+        timers.put_off(*period);
+    }
+}
+
+/// What [`set_quiet`] has set.
+pub(crate) fn is_quiet() -> bool {
+    IS_QUIET.load(Ordering::Relaxed)
+}
+
+/// Keeps this process from staying stopped, as long as it lives: it is resumed after some three periods. Signals that end or stop a job do
+/// nothing to it: it ends when what it waits for does. A thread wakes each period. Called once.
+pub(crate) fn stay_awake(period: Duration) -> io::Result<()> {
     const IGNORED: [libc::c_int; 8] = [
         libc::SIGINT,
         libc::SIGTERM,
@@ -77,11 +104,13 @@ pub(crate) fn stay_awake() -> io::Result<()> {
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
     let timers = Timers::create()?;
-    timers.put_off();
+    timers.put_off(period);
+    let (timers, _) = GUARD.get_or_init(|| (timers, period));
     std::thread::Builder::new().name("awake".to_owned()).spawn(move || {
         loop {
-            std::thread::sleep(PERIOD);
-            timers.put_off();
+            let period = if is_quiet() { QUIET_PERIOD } else { period };
+            timers.put_off(period);
+            std::thread::sleep(period);
         }
     })?;
     Ok(())
@@ -139,7 +168,11 @@ mod tests {
     #[ignore = "runs in a process of its own, started by another test"]
     fn stay_awake_for_a_while() {
         if std::env::var_os("GLASS_TEST_AWAKE").is_some() {
-            stay_awake().unwrap();
+            stay_awake(AWAKE_PERIOD).unwrap();
+            // With a hold between two quiet times.
+            for is_quiet in [true, false, true] {
+                set_quiet(is_quiet);
+            }
             std::thread::sleep(Duration::from_secs(30));
         }
     }

@@ -101,14 +101,16 @@ impl Packets {
         }
     }
 
-    /// Waits until there is a message or the end, or, if `also_for_room`, room for one; at most this long, perhaps shorter.
-    pub(crate) fn wait(&self, also_for_room: bool, at_most: Duration) {
+    /// Waits until there is a message or the end, or, if `also_for_room`, room for one; at most this long, perhaps shorter. Returns whether a signal has
+    /// ended it.
+    pub(crate) fn wait(&self, also_for_room: bool, at_most: Duration) -> bool {
         let events = if also_for_room { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
         let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events, revents: 0 };
         let limit =
             libc::timespec { tv_sec: at_most.as_secs() as libc::time_t, tv_nsec: at_most.subsec_nanos().into() };
         // SAFETY: `poll` is one valid structure and `limit` a valid time; no signals are named. The caller looks for itself.
-        unsafe { libc::ppoll(&raw mut poll, 1, &raw const limit, std::ptr::null()) };
+        let result = unsafe { libc::ppoll(&raw mut poll, 1, &raw const limit, std::ptr::null()) };
+        result < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
-use super::{Map, check};
+use super::{Map, arch, check};
 
 const PERF_TYPE_SOFTWARE: u32 = 1;
 const PERF_COUNT_SW_CPU_CLOCK: u64 = 0;
@@ -32,9 +32,6 @@ const FLAG_EXCLUDE_CALLCHAIN_USER: u64 = 1 << 22;
 const FLAG_MMAP2: u64 = 1 << 23;
 const FLAG_COMM_EXEC: u64 = 1 << 24;
 const FLAG_USE_CLOCKID: u64 = 1 << 25;
-
-/// The general registers and ip, as bits of the numbers that the kernel gives to registers of x86 (`enum perf_event_x86_regs`).
-const USER_REGISTERS: u64 = 0x1ff | 0xff << 16;
 
 const IOC_ENABLE: libc::c_ulong = 0x2400;
 const IOC_DISABLE: libc::c_ulong = 0x2401;
@@ -133,7 +130,7 @@ impl PerfEvent {
                 | SAMPLE_REGS_USER
                 | SAMPLE_STACK_USER,
             flags,
-            sample_regs_user: USER_REGISTERS,
+            sample_regs_user: arch::PERF_REGISTERS,
             sample_stack_user: settings.stack_bytes,
             clock_id: libc::CLOCK_MONOTONIC,
             ..Default::default()

@@ -1,4 +1,4 @@
-//! Linux kernels for boot loaders (`vmlinuz`, bzImage): compressed, so they contain no names.
+//! Linux kernels for boot loaders (`vmlinuz`, bzImage, Image): compressed, or without symbols, so they contain no names.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,10 +7,14 @@ use std::path::Path;
 /// Offset of the boot protocol's magic number (`Documentation/arch/x86/boot.rst`).
 const MAGIC_AT: usize = 0x202;
 const MAGIC: &[u8] = b"HdrS";
+/// The same of AArch64 (`Documentation/arm64/booting.rst`).
+const AARCH64_MAGIC_AT: usize = 56;
+const AARCH64_MAGIC: &[u8] = b"ARM\x64";
 
 /// Whether these are the first bytes of one.
 pub(crate) fn starts_like_one(bytes: &[u8]) -> bool {
-    bytes.get(MAGIC_AT..).is_some_and(|rest| rest.starts_with(MAGIC))
+    let has = |at: usize, magic: &[u8]| bytes.get(at..).is_some_and(|rest| rest.starts_with(magic));
+    has(MAGIC_AT, MAGIC) || has(AARCH64_MAGIC_AT, AARCH64_MAGIC)
 }
 
 /// Whether a file is one; not if it cannot be read.
@@ -33,6 +37,12 @@ mod tests {
         bytes[MAGIC_AT..MAGIC_AT + 4].copy_from_slice(MAGIC);
         std::fs::write(&path, &bytes).unwrap();
         assert!(is_boot_image(&path));
+        bytes[MAGIC_AT] = 0;
+        bytes[AARCH64_MAGIC_AT..AARCH64_MAGIC_AT + 4].copy_from_slice(AARCH64_MAGIC);
+        std::fs::write(&path, &bytes).unwrap();
+        assert!(is_boot_image(&path));
+        bytes[AARCH64_MAGIC_AT] = 0;
+        bytes[MAGIC_AT..MAGIC_AT + 4].copy_from_slice(MAGIC);
         std::fs::write(&path, &bytes[..MAGIC_AT + 2]).unwrap();
         assert!(!is_boot_image(&path));
         std::fs::remove_file(&path).unwrap();

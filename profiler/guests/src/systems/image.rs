@@ -6,17 +6,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use glass_formats as formats;
-use glass_profiler_core::arch::x86_64::paging::Paging;
-use glass_profiler_core::arch::{Architecture, Width};
+use glass_profiler_core::arch::{Architecture, Paging, Width};
 use glass_profiler_core::elf::ImageError;
 use glass_profiler_core::event::Event;
 use glass_profiler_core::guest::{Guest, GuestKind};
 use glass_profiler_core::image::Image;
 use glass_profiler_core::map::SymbolMap;
 
-use crate::arch::x86_64::CoreState;
+use crate::arch::CoreState;
 use crate::error::GuestError;
 use crate::files::OpenedFiles;
+use crate::find::architecture_of;
 use crate::memory::{AddressSpace, Machine, memories_of};
 use crate::systems::linux::{self, Followed, GuestProcesses, InRam, Linux, Outside, Processes};
 use crate::systems::plan::{CopyPlan, GUEST, LinuxPlan, SPACE};
@@ -31,6 +31,8 @@ const CODE_BYTES_COMPARED: usize = 64;
 pub struct VmSettings {
     /// How much of the stack is copied.
     pub stack_bytes: u32,
+    /// A vCPU that sleeps is not stopped, under TCG if all of them do: its sample has a state and no stack.
+    pub leaves_sleepers: bool,
     /// What the guest runs: images, maps of symbols.
     pub symbols: Vec<SymbolFile>,
     /// The vCPUs to sample by their index, all if empty.
@@ -50,6 +52,7 @@ impl VmSettings {
     pub fn new(stack_bytes: u32, symbols: PathBuf) -> VmSettings {
         VmSettings {
             stack_bytes,
+            leaves_sleepers: false,
             symbols: vec![symbols.into()],
             boot_image: None,
             vcpus: Vec::new(),
@@ -79,7 +82,7 @@ impl VmSettings {
     /// What may be the RAM of a VMM's guest, if its kernel is to be found there: not if an ELF file shows what it runs.
     pub(crate) fn memories(&self, pid: u32, opened: &OpenedFiles) -> Vec<Arc<dyn Machine>> {
         let has_image = || self.symbols.iter().any(|file| symbols::is_elf(&file.path, opened));
-        if self.files_only || has_image() { Vec::new() } else { memories_of(pid) }
+        if self.files_only || has_image() { Vec::new() } else { memories_of(pid, architecture_of(pid)) }
     }
 }
 
@@ -96,8 +99,14 @@ impl VmImage {
         settings: VmSettings,
         opened: &OpenedFiles,
     ) -> Result<VmImage, GuestError> {
-        let guest = Guest { id: GUEST, kind, name: name.to_owned(), architecture: Architecture::X86_64 };
         let programs = symbols::load(&settings.symbols, opened)?;
+        let architecture = programs.iter().find_map(|program| Some(program.elf.as_ref()?.architecture));
+        let guest = Guest {
+            id: GUEST,
+            kind,
+            name: name.to_owned(),
+            architecture: architecture.unwrap_or(Architecture::X86_64),
+        };
         let cores = programs.iter().find_map(|program| {
             program.landmark(formats::CORES_SYMBOL).map(|address| address.wrapping_add(program.bias.get()))
         });
@@ -125,6 +134,7 @@ impl VmImage {
         let (program, linux, warnings) = in_ram.program()?;
         self.programs = vec![program];
         self.linux = Some((0, linux));
+        self.guest.architecture = in_ram.architecture();
         self.in_ram = Some(in_ram);
         Ok(Some((memory, warnings)))
     }
@@ -220,6 +230,7 @@ impl VmImage {
         };
         CopyPlan {
             stack_bytes: self.settings.stack_bytes,
+            leaves_sleepers: self.settings.leaves_sleepers,
             cores: self.cores,
             programs: self.programs.iter().map(GuestProgram::range).collect(),
             code: code.flat_map(moved).collect(),
@@ -231,13 +242,28 @@ impl VmImage {
     pub(crate) fn take_linux(&mut self) -> Option<Followed> {
         let in_ram = self.in_ram.take()?;
         let outside = Outside::new(self.settings.processes.clone(), self.opened.clone());
-        Some(Followed::new(in_ram, self.programs.first()?.range(), self.settings.stack_bytes, outside))
+        let plan = CopyPlan {
+            stack_bytes: self.settings.stack_bytes,
+            leaves_sleepers: self.settings.leaves_sleepers,
+            ..CopyPlan::default()
+        };
+        Some(Followed::new(in_ram, self.programs.first()?.range(), plan, outside))
     }
 
     /// The functions of a Linux, its modules' too, where a map has them.
     pub(crate) fn symbol_map(&self) -> Option<&Arc<SymbolMap>> {
         let (program, _) = self.linux.as_ref()?;
         self.programs.get(*program)?.map.as_ref()
+    }
+
+    /// What selects the address space of a CPU of a Linux whose kernel was found in its RAM: of the process whose task it runs, and of the kernel.
+    pub(crate) fn paging_of(&self, cpu: usize) -> Option<Paging> {
+        Some(self.in_ram.as_ref()?.paging_of(cpu))
+    }
+
+    /// Why those are not known, in a sentence.
+    pub(crate) fn unknown(&self) -> Option<String> {
+        self.in_ram.as_ref()?.unknown()
     }
 
     /// The processes of a Linux whose kernel was found in its RAM, if that describes its types; once.

@@ -2,19 +2,22 @@
 
 use std::sync::Arc;
 
+use glass_profiler_core::arch::Registers;
 use glass_profiler_core::event::{Event, RawSample, RawTask, Segment};
 use glass_profiler_core::guest::{GuestKind, Mode};
-use glass_profiler_core::linux::tasks::{Task, Tasks};
+use glass_profiler_core::linux::tasks::{Activity, Task, Tasks};
 use glass_profiler_core::map::SymbolMap;
 
+use crate::arch::entry::Entry;
 use crate::error::GuestError;
 use crate::files::OpenedFiles;
+use crate::files::disks::disks_of;
+use crate::find::architecture_of;
 use crate::memory::{Machine, memories_of};
 use crate::sys::monotonic_ns;
 use crate::systems::image::{VmImage, VmSettings};
 use crate::systems::linux::{GuestProcesses, Processes};
 use crate::systems::plan::SPACE;
-use crate::systems::stack::registers_below;
 
 /// How often a stack is read of which the task ran meanwhile.
 const ATTEMPTS: u32 = 3;
@@ -37,6 +40,8 @@ pub struct LinuxGuest {
     image: VmImage,
     processes: Processes,
     warnings: Vec<String>,
+    /// Where the stack of a process is copied to first: most are much shorter.
+    copied: Vec<u8>,
 }
 
 /// What is known of a task beside itself.
@@ -67,7 +72,7 @@ impl LinuxGuest {
     /// # Errors
     /// The RAM cannot be read, or has no Linux kernel that describes its structures.
     pub fn of_vmm(pid: u32, name: &str, access: Access) -> Result<LinuxGuest, GuestError> {
-        let memories = memories_of(pid);
+        let memories = memories_of(pid, architecture_of(pid));
         if memories.is_empty() {
             return Err(GuestError::NotPermitted {
                 action: format!("read the RAM of {name}, process {pid}"),
@@ -75,6 +80,8 @@ impl LinuxGuest {
                     .to_owned(),
             });
         }
+        let opened = access.opened.clone().with_disks(disks_of(Some(pid), &access.processes.disks)?);
+        let access = Access { opened, ..access };
         let gap = access.enter.and_then(|enter| enter());
         LinuxGuest::of_memories((GuestKind::Vm { vmm: pid }, name), &memories, access, gap)
     }
@@ -88,11 +95,12 @@ impl LinuxGuest {
     ) -> Result<LinuxGuest, GuestError> {
         let no_kernel = |_| {
             GuestError::KernelNotFound(
-                "no Linux kernel with symbols of its data (CONFIG_KALLSYMS_ALL) was found in the RAM of the VM: repeat once it has booted".to_owned(),
+                "no Linux kernel was found in the RAM of the VM: repeat once it has booted".to_owned(),
             )
         };
         let settings = VmSettings {
             stack_bytes: 0,
+            leaves_sleepers: false,
             symbols: Vec::new(),
             vcpus: Vec::new(),
             boot_image: None,
@@ -103,12 +111,9 @@ impl LinuxGuest {
         let mut image = VmImage::load_of(kind, name, settings, &access.opened)?;
         let found = image.find_in_ram(memories).map_err(no_kernel)?;
         let warnings = warning.into_iter().chain(found.into_iter().flat_map(|(_, warnings)| warnings)).collect();
-        let processes = image.take_processes().ok_or_else(|| {
-            GuestError::Unsupported(
-                "the kernel of the guest does not describe its structures (CONFIG_DEBUG_INFO_BTF), so its tasks cannot be read".to_owned(),
-            )
-        })?;
-        Ok(LinuxGuest { image, processes, warnings })
+        let why = image.unknown().unwrap_or_default();
+        let processes = image.take_processes().ok_or(GuestError::Unsupported(why))?;
+        Ok(LinuxGuest { image, processes, warnings, copied: vec![0; USER_STACK_BYTES_MAX] })
     }
 
     /// What could not be done, one sentence each; each is returned once.
@@ -116,10 +121,34 @@ impl LinuxGuest {
         std::mem::take(&mut self.warnings)
     }
 
+    /// What could not be read of the processes whose stacks were read, in a sentence.
+    #[must_use]
+    pub fn remark(&self) -> Option<String> {
+        self.processes.remark()
+    }
+
     /// The tasks that there are now, but the idle ones. `None` if the kernel has no list of them.
     #[must_use]
     pub fn tasks(&self) -> Option<Tasks> {
         self.processes.tasks()
+    }
+
+    /// How many tasks the guest has started: while the number is the same, a list of tasks that was read after it has all. `None` if the kernel has
+    /// no symbol of it.
+    pub(crate) fn tasks_started(&self) -> Option<u64> {
+        self.processes.tasks_started()
+    }
+
+    /// What reads what the tasks at some addresses do: of the kernel's own (`true`) only those that are busy. `None` if there is no task, and
+    /// `Some(None)` of one without work.
+    pub(crate) fn activities(&self) -> impl Fn(u64, bool) -> Option<Option<Activity>> {
+        let (space, offsets) = (self.processes.kernel_space(), self.processes.task_offsets());
+        move |address, is_kernel_thread| {
+            if is_kernel_thread && !Activity::is_busy(&space, address, offsets)? {
+                return Some(None);
+            }
+            Activity::read(&space, address, offsets).map(Some)
+        }
     }
 
     /// What else is known of a task, as far as it is still there.
@@ -170,7 +199,8 @@ impl LinuxGuest {
         Stack::Ran
     }
 
-    fn read(&self, address: u64) -> Option<Task> {
+    /// The task at an address. `None` if there is none.
+    pub(crate) fn read(&self, address: u64) -> Option<Task> {
         Task::read(&self.processes.kernel_space(), address, self.processes.task_offsets())
     }
 
@@ -183,29 +213,30 @@ impl LinuxGuest {
     }
 
     /// Copies of a task's stacks, its kernel stack first.
-    fn segments(&self, task: &Task) -> Vec<Segment> {
+    fn segments(&mut self, task: &Task) -> Vec<Segment> {
         let offsets = self.processes.sleeping_offsets();
         let copied = offsets.copy(&self.processes.kernel_space(), task);
-        let Some((registers, stack)) = copied.and_then(|stack| Some((offsets.registers(task, &stack)?, stack))) else {
+        let Some((registers, stack)) = copied.and_then(|stack| {
+            let registers = offsets.registers(&self.processes.kernel_space(), task, &stack)?;
+            Some((registers, stack))
+        }) else {
             return Vec::new();
         };
-        let user = if task.is_kernel_thread { None } else { self.user_segment(task, &stack) };
-        let (start, registers) = (task.stack_pointer, registers.into());
-        let stack = vec![(start, stack)];
+        let user = if task.is_kernel_thread { None } else { self.user_segment(task, registers, &stack) };
+        let stack = vec![(task.stack_pointer, stack)];
         let kernel = Segment { space: SPACE, mode: Mode::Kernel, registers, stack, ..Segment::default() };
         [kernel].into_iter().chain(user).collect()
     }
 
     /// The stack of the process that entered the kernel, whose stack this is.
-    fn user_segment(&self, task: &Task, kernel: &[u8]) -> Option<Segment> {
-        let top = self.processes.sleeping_offsets().top(task)?;
+    fn user_segment(&mut self, task: &Task, in_kernel: Registers, kernel: &[u8]) -> Option<Segment> {
+        let offsets = self.processes.sleeping_offsets();
+        let (top, entry) = (offsets.top(task)?, Entry::of(&in_kernel, offsets.entry_bytes()));
         // Workers that the kernel adds to a process run none of its code.
-        let registers = registers_below(top, task.stack_pointer, kernel).filter(|registers| registers.rsp != 0)?;
-        let mut stack = vec![0; USER_STACK_BYTES_MAX];
-        let copied = self.processes.user_space(task.mm)?.read_some(registers.rsp, &mut stack);
-        stack.truncate(copied);
-        let stack = vec![(registers.rsp, stack)];
-        Some(Segment { space: SPACE, mode: Mode::User, registers: registers.into(), stack, ..Segment::default() })
+        let registers = entry.registers(top, task.stack_pointer, kernel).filter(|registers| registers.sp() != 0)?;
+        let bytes = self.processes.user_space(task.mm)?.read_some(registers.sp(), &mut self.copied);
+        let stack = vec![(registers.sp(), self.copied[..bytes].to_vec())];
+        Some(Segment { space: SPACE, mode: Mode::User, registers, stack, ..Segment::default() })
     }
 
     /// A sample in the address spaces that it belongs to.

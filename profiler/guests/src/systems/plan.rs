@@ -4,13 +4,13 @@
 use std::ops::Range;
 
 use glass_formats as formats;
-use glass_profiler_core::arch::Width;
-use glass_profiler_core::arch::x86_64::Registers;
+use glass_profiler_core::arch::{Registers, Width, x86_64};
 use glass_profiler_core::event::{RawSample, RawTask, Segment, Skid};
 use glass_profiler_core::guest::{GuestId, Mode, SpaceId};
 use glass_profiler_core::model::State;
 
-use crate::arch::x86_64::CoreState;
+use crate::arch::CoreState;
+use crate::arch::entry::Entry;
 use crate::error::GuestError;
 use crate::memory::AddressSpace;
 use crate::systems::stack;
@@ -63,6 +63,8 @@ pub(crate) struct Room {
 pub struct CopyPlan {
     /// How much of the stack is copied.
     pub(crate) stack_bytes: u32,
+    /// A vCPU that sleeps is not stopped: samples of an idle one have a state and no stack.
+    pub(crate) leaves_sleepers: bool,
     /// Address of the guest's per-core state, if it is one of ours.
     pub(crate) cores: Option<u64>,
     /// Where the programs of the guest are.
@@ -97,6 +99,8 @@ pub struct TaskPlan {
     pub(crate) part: Range<u32>,
     /// Where in it the thread ID is.
     pub(crate) tid: u32,
+    /// Bytes of the registers that the kernel has at the top of the stack of a process that entered it, where its types say so.
+    pub(crate) entry_bytes: u32,
 }
 
 impl TaskPlan {
@@ -130,8 +134,7 @@ impl LinuxPlan {
 
 /// A sample of a core that runs a guest of the guest, of which nothing is known: one frame.
 pub(crate) fn nested(track: u32, state: CoreState) -> RawSample {
-    let segment =
-        Segment { space: SPACE, mode: Mode::Hypervisor, registers: state.registers.into(), ..Default::default() };
+    let segment = Segment { space: SPACE, mode: Mode::Hypervisor, registers: state.registers, ..Default::default() };
     RawSample { track, segments: vec![segment], ..Default::default() }
 }
 
@@ -168,10 +171,8 @@ impl CopyPlan {
         let Room { stack, user, task: mut part } = room;
         let mode = self.mode(&state);
         let task = self.tasks().and_then(|tasks| tasks.copy(index, core, &mut part));
-        let segment = |registers: Registers, stack| {
-            let registers = registers.into();
-            Segment { space: SPACE, mode, width, registers, stack, ..Default::default() }
-        };
+        let segment =
+            |registers: Registers, stack| Segment { space: SPACE, mode, width, registers, stack, ..Default::default() };
         if width != Width::Bits64 {
             let segments = vec![segment(registers, Vec::new())];
             return Ok(RawSample { track, state: self.state(core, index)?, segments, ..Default::default() });
@@ -180,19 +181,20 @@ impl CopyPlan {
         let mut outer = registers;
         if state.is_privileged
             && self.cores.is_some()
-            && let Some(caller) = self.caller_of_service(core, registers)?
+            && let Registers::X86_64(service) = registers
+            && let Some(caller) = self.caller_of_service(core, service)?
         {
             segments.push(segment(registers, Vec::new()));
-            outer = caller;
+            outer = caller.into();
         }
         // Without its files the stack of a guest's process cannot be unwound.
-        let is_known = task.is_some() || self.linux.is_none() || self.has_image(registers.rip);
+        let is_known = task.is_some() || self.linux.is_none() || self.has_image(registers.ip());
         let pieces = if mode == Mode::User && !is_known { Vec::new() } else { self.copy_stack(core, outer, stack)? };
         let waits = self.linux.as_ref().and_then(|linux| match (mode, &linux.tasks, task) {
             (Mode::User, ..) => Some(false),
             // Not on the stack of its interrupts.
             (_, Some(tasks), Some(_)) => Some(tasks.is_idle(&part) && pieces.len() < 2),
-            _ => linux.waits(registers.rip),
+            _ => linux.waits(registers.ip()),
         });
         let skid = if core.is_exact() || !segments.is_empty() { Skid::None } else { skid(core, registers)? };
         let state = match waits {
@@ -201,13 +203,18 @@ impl CopyPlan {
             None => self.state(core, index)?,
         };
         // What called the kernel.
-        let is_between = self.linux.as_ref().is_some_and(|linux| linux.is_between(registers.rip));
+        let is_between = self.linux.as_ref().is_some_and(|linux| linux.is_between(registers.ip()));
         let has_caller = task.is_some() && mode == Mode::Kernel && !is_between;
-        let caller = if has_caller { stack::registers_of_user(&pieces) } else { None };
+        let entry = Entry::of(&registers, self.tasks().map_or(0, |tasks| tasks.entry_bytes));
+        let caller = if has_caller { stack::registers_of_user(&pieces, entry) } else { None };
         segments.push(segment(outer, pieces));
         if let Some(caller) = caller {
             let stack = self.copy_stack(core, caller, user)?;
             segments.push(Segment { mode: Mode::User, ..segment(caller, stack) });
+        }
+        if self.leaves_sleepers && state == State::Idle {
+            // As those of a vCPU that was not stopped: no names are looked up for them.
+            return Ok(RawSample { track, state, ..Default::default() });
         }
         let task = task.map(|address| RawTask { address, bytes: part });
         Ok(RawSample { track, state, skid, segments, task, ..Default::default() })
@@ -229,13 +236,13 @@ impl CopyPlan {
         registers: Registers,
         mut stack: Vec<u8>,
     ) -> Result<Vec<(u64, Vec<u8>)>, GuestError> {
-        let (start, bytes) = (registers.rsp, stack.len());
+        let (start, bytes) = (registers.sp(), stack.len());
         let copied = match self.linux {
             // Its functions have no frame pointers that would show the end.
             Some(_) => core.read(start, &mut stack)?,
             None => {
                 let read = |address, into: &mut [u8]| core.read(address, into);
-                stack::copy((start, registers.rbp), &mut stack, read, |address| self.has_code(address))?
+                stack::copy((start, registers.fp()), &mut stack, read, |address| self.has_code(address))?
             }
         };
         stack.truncate(copied);
@@ -244,12 +251,16 @@ impl CopyPlan {
         if self.linux.is_none() {
             return Ok(pieces);
         }
-        let left = stack::left_stack(start, &pieces[0].1).map(|left| (left, room.min(LEFT_STACK_BYTES_MAX)));
-        let other = match left {
-            Some(left) => Some(left),
+        let is_kernel = registers.ip() >> 63 == 1;
+        let of_interrupt = |left: u64| (left, room.min(LEFT_STACK_BYTES_MAX));
+        let other = match (registers, stack::left_stack(start, &pieces[0].1)) {
+            (Registers::X86_64(_), Some(left)) => Some(of_interrupt(left)),
             // A stack of the kernel is one.
-            None if registers.rip >> 63 == 0 => goroutine(core, start, registers.rbp, &pieces[0].1)?,
-            None => None,
+            (Registers::X86_64(_), None) if is_kernel => None,
+            (Registers::Aarch64(_), _) if is_kernel => {
+                by_frames(core, start, registers.fp(), &pieces[0].1)?.map(of_interrupt).filter(|(_, room)| *room > 0)
+            }
+            _ => by_frames(core, start, registers.fp(), &pieces[0].1)?.map(|left| (left, GOROUTINE_BYTES)),
         };
         if let Some((other, room)) = other {
             let mut bytes = vec![0; room];
@@ -301,7 +312,11 @@ impl CopyPlan {
 
     /// Our images run in ring 3; ring 0 holds only services on a stack of their own, which return by
     /// `iret`. Finds the registers of the code in ring 3 that called one.
-    fn caller_of_service(&self, core: &mut impl HeldCore, service: Registers) -> Result<Option<Registers>, GuestError> {
+    fn caller_of_service(
+        &self,
+        core: &mut impl HeldCore,
+        service: x86_64::Registers,
+    ) -> Result<Option<x86_64::Registers>, GuestError> {
         const FRAME_WORDS: usize = 5;
         // An entry of the interrupt table pushes its number and, for exceptions, a code.
         const PUSHED_MAX: usize = 2;
@@ -324,7 +339,7 @@ impl CopyPlan {
             };
             if is_selector(code_segment, 3) {
                 // The service may have used the others.
-                return Ok(Some(Registers::new(rip, rsp, service.rbp)));
+                return Ok(Some(x86_64::Registers::new(rip, rsp, service.rbp)));
             }
             stack_pointer = rsp;
         }
@@ -332,24 +347,29 @@ impl CopyPlan {
     }
 }
 
-/// Where the stack of a goroutine continues, and how much of it is copied.
-fn goroutine(
+/// Where the frames of a copied stack continue on another.
+fn by_frames(
     core: &mut impl HeldCore,
     start: u64,
     frame_pointer: u64,
     copied: &[u8],
-) -> Result<Option<(u64, usize)>, GuestError> {
+) -> Result<Option<u64>, GuestError> {
     let Some(left) = stack::left_by_frames(start, frame_pointer, copied) else { return Ok(None) };
     let mut words = [0; 16];
     let is_frame = core.read(left, &mut words)? == words.len() && stack::is_frame(left, words);
-    Ok(is_frame.then_some((left, GOROUTINE_BYTES)))
+    Ok(is_frame.then_some(left))
 }
 
-/// A return leaves its address below the stack pointer.
+/// A return leaves its address below the stack pointer, or in the link register.
 fn skid(core: &mut impl HeldCore, registers: Registers) -> Result<Skid, GuestError> {
-    let mut left = [0; 8];
-    let read = core.read(registers.rsp.wrapping_sub(8), &mut left)?;
-    let has_returned = read == left.len() && u64::from_le_bytes(left) == registers.rip;
+    let has_returned = match registers {
+        Registers::X86_64(registers) => {
+            let mut left = [0; 8];
+            let read = core.read(registers.rsp.wrapping_sub(8), &mut left)?;
+            read == left.len() && u64::from_le_bytes(left) == registers.rip
+        }
+        Registers::Aarch64(registers) => registers.lr() == registers.pc,
+    };
     Ok(Skid::NextBlock { has_returned, block: core.block_before() })
 }
 
@@ -379,6 +399,34 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_idle_core_has_no_stack_where_sleepers_are_left() {
+        struct Halted;
+        impl AddressSpace for Halted {
+            fn read(&mut self, _address: u64, into: &mut [u8]) -> Result<usize, GuestError> {
+                Ok(into.len())
+            }
+        }
+        impl HeldCore for Halted {
+            fn is_halted(&mut self) -> Result<bool, GuestError> {
+                Ok(true)
+            }
+        }
+        let state = CoreState {
+            registers: x86_64::Registers { rip: 0x20_0000, rsp: STACK, ..Default::default() }.into(),
+            paging: Paging { cr0: 1, cr3: 0, cr4: 0, efer: None }.into(),
+            width: Width::Bits64,
+            is_privileged: true,
+            is_at_reset: false,
+            interrupt_table: None,
+        };
+        for (leaves_sleepers, segments) in [(false, 1), (true, 0)] {
+            let plan = CopyPlan { leaves_sleepers, ..CopyPlan::default() };
+            let sample = plan.sample(0, state, &mut Halted, plan.room()).unwrap();
+            assert_eq!((sample.state, sample.segments.len()), (State::Idle, segments));
+        }
+    }
+
     /// Between its first instruction and its return, the stub of an interrupt has words of its own on the stack: such stacks were broken (2026-11-27).
     #[test]
     fn the_caller_of_a_service_is_found_at_each_instruction_of_an_interrupt() {
@@ -388,10 +436,10 @@ mod tests {
         // The service's own frame: `hlt` was interrupted, and the caller's frame is where its stack pointer was.
         let service = |pushed: u64| [0x20_1025, 0x8, 0x202, STACK + (pushed + 5) * 8, 0];
         let found = |stack: Vec<u64>| {
-            let registers = Registers::new(0x20_0ffa, STACK, 9);
+            let registers = x86_64::Registers::new(0x20_0ffa, STACK, 9);
             plan.caller_of_service(&mut Fake(stack), registers).unwrap()
         };
-        let expected = Some(Registers::new(0x28_0000, 0x7000, 9));
+        let expected = Some(x86_64::Registers::new(0x28_0000, 0x7000, 9));
         for pushed in 0..=2u64 {
             let words: Vec<u64> = (0..pushed).map(|word| 0x20 + word).collect();
             assert_eq!(found([&words[..], &service(pushed), &caller].concat()), expected, "{pushed} words in front");
@@ -439,10 +487,11 @@ mod tests {
         /// The registers with which it is sampled.
         fn state(&self, is_privileged: bool) -> CoreState {
             let registers = match is_privileged {
-                true => Registers::new(KERNEL.start + 0x10, KERNEL_STACK - STACK_BYTES, 0),
-                false => Registers::new(0x40_1000, USER_STACK, 0),
+                true => x86_64::Registers::new(KERNEL.start + 0x10, KERNEL_STACK - STACK_BYTES, 0),
+                false => x86_64::Registers::new(0x40_1000, USER_STACK, 0),
             };
             let (width, paging) = (Width::Bits64, Paging::default());
+            let (registers, paging) = (registers.into(), paging.into());
             CoreState { registers, paging, width, is_privileged, is_at_reset: false, interrupt_table: None }
         }
     }
@@ -486,7 +535,8 @@ mod tests {
 
     #[test]
     fn a_task_takes_at_most_three_reads_of_a_sample() {
-        let tasks = TaskPlan { slots: vec![0x100], direct_map: DIRECT_MAP, part: 0x10..0x200, tid: 0 };
+        let (slots, direct_map) = (vec![0x100], DIRECT_MAP);
+        let tasks = TaskPlan { slots, direct_map, part: 0x10..0x200, tid: 0, entry_bytes: 0 };
         let (with, without) = (linux(Some(tasks)), linux(None));
         let take = |plan: &CopyPlan, mut core: Counted, is_privileged: bool| {
             let state = core.state(is_privileged);

@@ -3,7 +3,7 @@
 
 use glass_profiler_core::image::Image;
 
-use crate::arch::x86_64::CoreState;
+use crate::arch::CoreState;
 use crate::arch::x86_64::gates::{GATE_BYTES, target_of_gate};
 use crate::error::GuestError;
 use crate::memory::AddressSpace;
@@ -27,7 +27,7 @@ const CANDIDATES_MAX: usize = 16;
 pub(crate) fn slide(image: &Image, state: &CoreState, core: &mut impl AddressSpace) -> Result<Option<u64>, GuestError> {
     let mut entries = handlers(state.interrupt_table, core)?;
     if state.is_privileged {
-        entries.insert(0, state.registers.rip);
+        entries.insert(0, state.registers.ip());
     }
     let linked = image.linked_range();
     if entries.iter().any(|entry| linked.contains(entry)) {
@@ -133,6 +133,7 @@ mod tests {
     fn state(rip: u64, is_privileged: bool, interrupt_table: Option<u64>) -> CoreState {
         let registers = Registers { rip, ..Default::default() };
         let paging = Paging { cr0: 0, cr3: 0, cr4: 0, efer: None };
+        let (registers, paging) = (registers.into(), paging.into());
         CoreState { registers, paging, width: Width::Bits64, is_privileged, is_at_reset: false, interrupt_table }
     }
 

@@ -1,6 +1,8 @@
 //! The copy of a stack while its core stands: as much of it as the chain of frame pointers needs.
 
-use glass_profiler_core::arch::x86_64::Registers;
+use glass_profiler_core::arch::Registers;
+
+use crate::arch::entry::Entry;
 
 /// Bytes that are copied at first. After that the copy is doubled until the chain ends or there is no room.
 const FIRST_BYTES: usize = 1 << 10;
@@ -69,11 +71,11 @@ pub(crate) fn left_stack(start: u64, copied: &[u8]) -> Option<u64> {
     is_other.then_some(pointer)
 }
 
-/// Where the chain of frame pointers leads from a copied stack of a process, which begins at `start`: to the stack of a goroutine, if the process has
-/// changed from that to its thread's for a call of C or of Go's runtime. Code of other languages may have any number in the register.
+/// Where the chain of frame pointers leads from a copied stack, which begins at `start`: of a process to the stack of a goroutine, if it has
+/// changed from that to its thread's for a call of C or of Go's runtime; of a kernel of AArch64 to the stack that an interrupt has left. Code of other
+/// languages may have any number in the register.
 pub(crate) fn left_by_frames(start: u64, frame_pointer: u64, copied: &[u8]) -> Option<u64> {
     const PAGE_BYTES: u64 = 4096;
-    let is_user = |address: u64| address >> 63 == 0;
     let mut pointer = frame_pointer;
     while let Some(offset) = pointer.checked_sub(start).and_then(|at| usize::try_from(at).ok()) {
         let Some(next) = copied.get(offset..).and_then(|rest| rest.first_chunk::<8>()) else { break };
@@ -84,7 +86,8 @@ pub(crate) fn left_by_frames(start: u64, frame_pointer: u64, copied: &[u8]) -> O
         }
         pointer = next;
     }
-    let may_be = is_user(start) && is_user(pointer) && pointer >= PAGE_BYTES && pointer.is_multiple_of(8);
+    // Both of a process, or both of the kernel.
+    let may_be = start >> 63 == pointer >> 63 && pointer >= PAGE_BYTES && pointer.is_multiple_of(8);
     may_be.then_some(pointer)
 }
 
@@ -94,37 +97,19 @@ pub(crate) fn is_frame(pointer: u64, words: [u8; 16]) -> bool {
     const FRAME_BYTES_MAX: u64 = 1 << 20;
     let [caller, return_address] = [0, 8].map(|at| u64::from_le_bytes(std::array::from_fn(|byte| words[at + byte])));
     let is_above = caller > pointer && caller - pointer < FRAME_BYTES_MAX && caller.is_multiple_of(8);
-    (is_above || caller == 0) && return_address != 0 && return_address >> 63 == 0
+    // A pointer authentication code may be around the bit that selects the half.
+    let is_same_half = return_address >> 55 & 1 == pointer >> 55 & 1;
+    (is_above || caller == 0) && return_address != 0 && is_same_half
 }
 
 /// The registers of the process whose thread called or was interrupted into the kernel whose stack these pieces are: the kernel keeps them at the
-/// top of the thread's own stack (`struct pt_regs` of `arch/x86/include/asm/ptrace.h`). `None` of a thread of the kernel, and of 32-bit code.
-pub(crate) fn registers_of_user(pieces: &[(u64, Vec<u8>)]) -> Option<Registers> {
+/// top of the thread's own stack. `None` of a thread of the kernel, and of 32-bit code.
+pub(crate) fn registers_of_user(pieces: &[(u64, Vec<u8>)], entry: Entry) -> Option<Registers> {
     /// Bytes of a stack, and its alignment (`THREAD_SIZE`).
     const STACK_BYTES: u64 = 16 << 10;
     // The stack of an interrupt, if there is one, is the first.
     let (start, bytes) = pieces.last()?;
-    registers_below((start & !(STACK_BYTES - 1)).checked_add(STACK_BYTES)?, *start, bytes)
-}
-
-/// The same by the address behind the stack, and these bytes of it from `start` on.
-pub(crate) fn registers_below(top: u64, start: u64, bytes: &[u8]) -> Option<Registers> {
-    /// What is above the registers, by the kernel's version (`TOP_OF_KERNEL_STACK_PADDING`).
-    const PADDINGS: [u64; 2] = [0, 16];
-    const WORDS: usize = 21;
-    const CODE_SEGMENT: usize = 17;
-    const STACK_SEGMENT: usize = 20;
-    /// The places of the registers, in the order of their DWARF numbers.
-    const PLACES: [usize; 16] = [10, 12, 11, 5, 13, 14, 4, 19, 9, 8, 7, 6, 3, 2, 1, 0];
-    const RIP: usize = 16;
-    PADDINGS.into_iter().find_map(|padding| {
-        let at = top.checked_sub(padding + 8 * WORDS as u64)?.checked_sub(start)?;
-        let saved = bytes.get(usize::try_from(at).ok()?..)?.get(..8 * WORDS)?;
-        let word = |index: usize| u64::from_le_bytes(std::array::from_fn(|byte| saved[8 * index + byte]));
-        // Those of 64-bit code.
-        let is_user = word(CODE_SEGMENT) == 0x33 && word(STACK_SEGMENT) == 0x2b;
-        is_user.then(|| Registers::of_all(word(RIP), PLACES.map(word)))
-    })
+    entry.registers((start & !(STACK_BYTES - 1)).checked_add(STACK_BYTES)?, *start, bytes)
 }
 
 #[cfg(test)]
@@ -189,7 +174,11 @@ mod tests {
         };
         assert!(is_frame(START + 64, 0x40_1000) && is_frame(0, 0x40_1000));
         assert!(!is_frame(START, 0x40_1000) && !is_frame(START - 8, 0x40_1000) && !is_frame(START + 4, 0x40_1000));
-        assert!(!is_frame(START + (2 << 20), 0x40_1000) && !is_frame(START + 64, 0) && !is_frame(START + 64, 1 << 63));
+        assert!(
+            !is_frame(START + (2 << 20), 0x40_1000)
+                && !is_frame(START + 64, 0)
+                && !is_frame(START + 64, 0xffff_8000_0000_1000)
+        );
     }
 
     #[test]

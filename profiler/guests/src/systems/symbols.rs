@@ -89,6 +89,8 @@ pub(crate) struct GuestProgram {
     pub(crate) bias: Cell<u64>,
     /// The unwind tables of modules of its map, by the modules' names.
     pub(crate) module_tables: Vec<(String, Arc<OrcTable>)>,
+    /// The code of a kernel whose functions keep the frame pointer: where it starts, and its bytes.
+    pub(crate) with_frame_pointers: Option<(u64, Arc<[u8]>)>,
 }
 
 impl GuestProgram {
@@ -123,7 +125,13 @@ impl GuestProgram {
         let image = match (&self.elf, &self.map, orc) {
             (Some(elf), _, None) => elf.clone(),
             (Some(elf), _, Some(orc)) => Arc::new(Image::clone(elf).with_orc(orc.clone())),
-            (None, Some(map), orc) => Arc::new(Image::of_map(map, self.linked.clone(), orc.cloned())),
+            (None, Some(map), orc) => {
+                let image = Image::of_map(map, self.linked.clone(), orc.cloned());
+                Arc::new(match &self.with_frame_pointers {
+                    Some(code) => image.with_frame_pointers(code.clone()),
+                    None => image,
+                })
+            }
             (None, None, _) => return Vec::new(),
         };
         let name = self.path.display().to_string();
@@ -235,6 +243,7 @@ pub(crate) fn load(files: &[SymbolFile], opened: &OpenedFiles) -> Result<Vec<Gue
                     is_right,
                     bias,
                     module_tables,
+                    with_frame_pointers: None,
                 });
             }
             Content::Map(map) => maps.push((path, map, address)),
@@ -261,6 +270,7 @@ pub(crate) fn load(files: &[SymbolFile], opened: &OpenedFiles) -> Result<Vec<Gue
                 is_right: false,
                 bias: Cell::default(),
                 module_tables: Vec::new(),
+                with_frame_pointers: None,
             }),
         }
     }
@@ -332,6 +342,7 @@ mod tests {
             is_right: false,
             bias: Cell::default(),
             module_tables: Vec::new(),
+            with_frame_pointers: None,
         }
         .is_linux()
     }

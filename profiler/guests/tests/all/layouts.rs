@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use glass_profiler_core::arch::Architecture;
 use glass_profiler_guests::memory::{MemorySource, Physical, Ram};
 use glass_tests::programs::skip;
 use glass_tests::vmm::{Vmm, marks};
@@ -49,7 +50,7 @@ fn check_slots(vmm: &Vmm, what: &str) {
         return;
     }
     let start = Instant::now();
-    let candidates = Ram::candidates(vmm.pid()).unwrap();
+    let candidates = Ram::candidates(vmm.pid(), Architecture::X86_64).unwrap();
     let took = start.elapsed();
     assert_eq!(candidates.len(), 1, "{what}: one VM");
     let count = found(&candidates[0], vmm).unwrap_or_else(|| panic!("{what}: a mark is not where it is by KVM"));
@@ -59,7 +60,7 @@ fn check_slots(vmm: &Vmm, what: &str) {
 }
 
 fn check_mappings(vmm: &Vmm, what: &str) {
-    let candidates = Ram::candidates_of(vmm.pid(), MemorySource::Mappings).unwrap();
+    let candidates = Ram::candidates_of(vmm.pid(), Architecture::X86_64, MemorySource::Mappings).unwrap();
     let proposals: Vec<Ram> = candidates.iter().flat_map(Ram::proposals).collect();
     let all: Vec<&Ram> = candidates.iter().chain(&proposals).collect();
     let right: Vec<&&Ram> = all.iter().filter(|ram| found(ram, vmm).is_some()).collect();

@@ -1,4 +1,5 @@
 //! All tests of the ways to read a guest in one program, so that it is linked once.
+mod attach;
 mod common;
 mod debuginfod;
 mod file;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::common::gdb::packet;
+use glass_profiler_core::arch::Architecture;
 use glass_profiler_guests::backends::gdbstub::QemuVm;
 use glass_profiler_guests::find::{Found, Vm, by_pid};
 use glass_profiler_guests::{Guest, GuestError, KnownVm, SocketAddress, VmSettings};
@@ -113,7 +114,7 @@ fn vm(gdb: PathBuf) -> Vm {
         monitor: None,
         accel: "tcg".to_owned(),
         vcpus: None,
-        is_x86: true,
+        architecture: Some(Architecture::X86_64),
         ram_bytes: None,
         links: Default::default(),
     }
@@ -160,7 +161,7 @@ fn answers_of_a_wrong_form() {
     assert!(sentence("nothing", about("g", say(String::new()))).contains("too few registers"));
     assert!(sentence("no-xml", about("qXfer", say("E01".to_owned()))).contains("does not describe its registers"));
     let arm = "l<target><reg name=\"pc\" bitsize=\"64\"/></target>";
-    assert!(sentence("arm", about("qXfer", say(arm.to_owned()))).contains("not an x86-64 machine"));
+    assert!(sentence("arm", about("qXfer", say(arm.to_owned()))).contains("neither x86-64 nor AArch64"));
     assert!(sentence("no-threads", about("qfThread", say("l".to_owned()))).contains("names no vCPU"));
 }
 

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use glass_profiler_core::arch::Architecture;
 use glass_profiler_guests::memory::{Physical, Ram};
 use glass_tests::folder::Folder;
 use glass_tests::programs::skip;
@@ -32,7 +33,7 @@ fn read(ram: &Ram, address: u64) -> Option<u64> {
 
 /// What may be the RAM of a process, the likeliest first.
 fn layouts(pid: u32) -> Vec<Ram> {
-    let candidates = Ram::candidates(pid).unwrap_or_default();
+    let candidates = Ram::candidates(pid, Architecture::X86_64).unwrap_or_default();
     let proposals: Vec<Ram> = candidates.iter().flat_map(Ram::proposals).collect();
     candidates.into_iter().chain(proposals).collect()
 }

@@ -1,9 +1,10 @@
 //! The profiler overhead, as a line at the top of every report, and as four headlines behind it.
 
-use glass_profiler_core::model::{Losses, Profile, Sample, StackEnd, Track};
+use glass_profiler_core::model::{FAULT_BYTES, Losses, Profile, Sample, StackEnd, Track};
 
 use glass_profiler_core::format::{count, duration, percent, percent_lost};
 use glass_profiler_core::names::printable;
+use glass_profiler_core::program::NameSource;
 use glass_profiler_core::view::Hosts;
 
 /// Above this share of lost samples or broken stacks, or of the profiler's use of a core, the
@@ -23,12 +24,21 @@ pub(crate) struct Card {
 }
 
 /// Samples, stacks, pauses and the profiler itself.
-pub(crate) fn cards(profile: &Profile) -> [Card; 4] {
+pub(crate) fn cards(profile: &Profile) -> Vec<Card> {
     let (cost, duration_ns) = (&profile.cost, profile.origin.duration_ns);
     // Each track has pauses of its own, and as much time as the others.
     let tracks = paused(profile);
     let tracks_ns = duration_ns.saturating_mul(tracks.len().max(1) as u64);
     let taken = cost.samples_taken;
+    let faults = Card {
+        name: "Faults",
+        headline: page_faults(taken),
+        detail: format!(
+            "one for the first read of each page of {FAULT_BYTES} bytes, and one for the first write to it if that came later; {} lost",
+            count(cost.samples_lost)
+        ),
+        high: cost.samples_lost > 0,
+    };
     let samples = Card {
         name: "Samples",
         headline: format!("{} collected", count(taken)),
@@ -85,13 +95,28 @@ pub(crate) fn cards(profile: &Profile) -> [Card; 4] {
         detail: format!("{} of CPU time while recording {}", duration(cost.profiler_cpu_ns), duration(duration_ns)),
         high: exceeds(cost.profiler_cpu_ns, duration_ns, HIGH_CPU_PER_MILLE),
     };
-    [samples, stacks, pauses, profiler]
+    let samples = if profile.origin.has_page_faults() { faults } else { samples };
+    [samples, stacks].into_iter().chain(names(profile)).chain([pauses, profiler]).collect()
+}
+
+/// Where names of a guest's processes are from, if it has such.
+fn names(profile: &Profile) -> Option<Card> {
+    let all = profile.named.iter().fold(0u64, |all, (_, frames)| all.saturating_add(*frames));
+    let sources = profile.named.iter().filter(|(_, frames)| *frames > 0);
+    let sources: Vec<String> =
+        sources.map(|(text, frames)| format!("{} {}", count(*frames), printable(text))).collect();
+    let detail = format!("of {} frames of the guest's programs, {}", count(all), sources.join(", "));
+    let without = profile.named.iter().filter(|(text, _)| text == NameSource::Nothing.text()).map(|(_, frames)| frames);
+    let without: u64 = without.fold(0, |sum, frames| sum.saturating_add(*frames));
+    let headline = format!("{} of user frames", percent(all.saturating_sub(without), all));
+    (all > 0).then_some(Card { name: "Names", headline, detail, high: false })
 }
 
 /// What was recorded and what it cost, in one line.
 pub(crate) fn account_line(profile: &Profile) -> String {
     let (cost, origin) = (&profile.cost, &profile.origin);
     let samples = match cost.samples_lost {
+        _ if origin.has_page_faults() => page_faults(cost.samples_taken),
         0 => format!("{} samples", count(cost.samples_taken)),
         lost => format!("{} samples, {} lost", count(cost.samples_taken), count(lost)),
     };
@@ -106,6 +131,11 @@ pub(crate) fn account_line(profile: &Profile) -> String {
     let (broken, cpu) =
         (percent(cost.stacks_broken, cost.samples_taken), percent(cost.profiler_cpu_ns, origin.duration_ns));
     format!("{samples} in {length} \u{b7} {broken} of stacks broken \u{b7} {pauses} \u{b7} profiler: {cpu} of one core")
+}
+
+/// How many page faults, and their memory.
+fn page_faults(faults: u64) -> String {
+    format!("{} page faults, {} kB", count(faults), count(faults * FAULT_BYTES / 1024))
 }
 
 /// Of lost samples, why, where that was counted.

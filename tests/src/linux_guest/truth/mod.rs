@@ -48,7 +48,8 @@ impl Truth {
         }
         Ok(Truth {
             kallsyms: kernel::kallsyms(&text("proc/kallsyms")?)?,
-            modules: kernel::modules(&text("proc/modules")?)?,
+            // A kernel that was built without modules has no list of them.
+            modules: kernel::modules(&text("proc/modules").unwrap_or_default())?,
             tasks,
             processes,
             blocked: tasks::blocked(&text("sysrq-w")?),

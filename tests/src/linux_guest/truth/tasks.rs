@@ -218,7 +218,7 @@ pub fn blocked(text: &str) -> Vec<BlockedTask> {
         if let Some(task) = blocked_head(line) {
             tasks.push(task);
             is_trace = false;
-        } else if line.trim() == "Call Trace:" {
+        } else if line.trim().eq_ignore_ascii_case("call trace:") {
             is_trace = true;
         } else if !line.starts_with(' ') {
             is_trace = false;
@@ -285,7 +285,7 @@ mod tests {
     fn blocked_tasks_of_old_and_new_kernels() {
         let text = "sysrq: Show Blocked State\n\
             task:vfork parent    state:D stack:    0 pid:  123 ppid:     1 flags:0x00000000\nCall Trace:\n __schedule+0x282/0x870\n ? guess+0x1/0x2\n do_fork+0x1/0x30\n\
-            task:frozen-write    state:D stack:0     pid:7     tgid:7     ppid:1      task_flags:0x40 flags:0x0000\nCall Trace:\n <TASK>\n a+0x1/0x2\n </TASK>\nRIP: 0033:0x7f\n b+0x1/0x2\n";
+            task:frozen-write    state:D stack:0     pid:7     tgid:7     ppid:1      task_flags:0x40 flags:0x0000\nCall trace:\n <TASK>\n a+0x1/0x2\n </TASK>\nRIP: 0033:0x7f\n b+0x1/0x2\n";
         let tasks = blocked(text);
         assert_eq!(tasks.len(), 2);
         assert_eq!((tasks[0].name.as_str(), tasks[0].tid, tasks[0].state), ("vfork parent", 123, 'D'));

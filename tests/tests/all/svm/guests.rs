@@ -128,9 +128,14 @@ impl Guests {
         self.wait_for_linux_to_print("SECOND 2 ", LINE_PATIENCE);
     }
 
-    /// Ends Linux.
+    /// Ends Linux. Then no case depends on it, and it is not reported as one that has ended by itself.
     pub fn end_linux(&mut self) {
-        self.run("[ ! -f linux.pid ] || kill $(cat linux.pid); gone() { [ ! -f linux.pid ]; }; wait_for 40 'Linux has ended' gone");
+        self.run(
+            "[ ! -f linux.pid ] || kill $(cat linux.pid)
+            gone() { [ ! -f linux.pid ]; }
+            wait_for 40 'Linux has ended' gone
+            rm -f $shared/linux.end",
+        );
     }
 
     /// Waits until Linux has printed a text. It must not end.
@@ -150,9 +155,14 @@ impl Guests {
         waited.unwrap_or_else(|error| panic!("{error:#}\n{}", self.about_linux()));
     }
 
+    /// Its QEMU has ended by itself.
+    pub fn linux_has_ended(&self) -> bool {
+        self.lab.text("linux.end").contains(ENDED)
+    }
+
     /// Its QEMU has ended before it had.
     pub fn linux_has_not_booted(&self) -> bool {
-        self.lab.text("linux.end").contains(ENDED) && !self.lab.text("linux.log").contains(BOOTED)
+        self.linux_has_ended() && !self.lab.text("linux.log").contains(BOOTED)
     }
 
     /// What its QEMU reports, and what it has printed.

@@ -86,7 +86,8 @@ impl Traced {
             Command::new(&program)
         } else {
             let mut command = Command::new(programs::built("glass")?);
-            command.arg("run").arg(&program).args(["--accel", &world.to_string()]);
+            // The trace is found in the mapping that QEMU has of the RAM.
+            command.arg("run").arg(&program).args(["--accel", &world.to_string(), "--vmm", "qemu"]);
             command
         };
         let process = Process::spawn(command.args(["--", "--calls"]), &folder.file("log")).unwrap();

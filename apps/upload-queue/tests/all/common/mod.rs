@@ -8,7 +8,7 @@ use glasshouse::{Block, BlockError, BlockInfo, Buf, check_change, check_request}
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use upload_queue::{Download, Store, StoreError};
+use upload_queue::{Download, Store, StoreError, Upload};
 
 /// The unit that a power cut leaves whole, whatever the disk's sector size.
 const TEAR_BYTES: usize = 512;
@@ -79,6 +79,18 @@ pub enum Note {
     },
     RemoveAnswered {
         id: u64,
+    },
+    /// So many bytes of an upload that can be resumed were acknowledged.
+    Saved {
+        tag: u64,
+        offset: u64,
+    },
+    /// The client gave it up, or is about to.
+    ForgetAsked {
+        tag: u64,
+    },
+    ForgetAnswered {
+        tag: u64,
     },
 }
 
@@ -353,6 +365,21 @@ pub async fn put<B: Block>(store: &Store<B>, data: &[u8], piece: usize) -> Resul
         rest = &rest[count..];
     }
     upload.finish().await
+}
+
+/// Lets `upload` receive `data`, in pieces.
+pub async fn send<B: Block>(upload: &mut Upload<B>, data: &[u8]) -> Result<(), StoreError> {
+    let mut rest = data;
+    while !rest.is_empty() {
+        let read = async |space: &mut [u8]| {
+            let count = space.len().min(rest.len()).min(30_000);
+            space[..count].copy_from_slice(&rest[..count]);
+            Ok::<usize, ()>(count)
+        };
+        let count = upload.receive(read).await?.unwrap();
+        rest = &rest[count..];
+    }
+    Ok(())
 }
 
 /// All data of `download`.

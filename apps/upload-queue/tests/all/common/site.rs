@@ -139,8 +139,16 @@ pub struct Reply {
 }
 
 impl Reply {
+    /// The body; of a problem its detail, with a line end.
     pub fn text(&self) -> String {
-        String::from_utf8(self.body.clone()).unwrap()
+        let text = String::from_utf8(self.body.clone()).unwrap();
+        if self.header("Content-Type") != Some("application/problem+json") || text.is_empty() {
+            return text;
+        }
+        let start = format!("{{\"status\":{},\"title\":\"", self.status);
+        assert!(text.starts_with(&start) && text.ends_with("\"}\n"), "{text}");
+        let detail = text[..text.len() - 3].split_once("\",\"detail\":\"").unwrap().1;
+        detail.replace("\\\"", "\"") + "\n"
     }
 
     pub fn header(&self, name: &str) -> Option<&str> {

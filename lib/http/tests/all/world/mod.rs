@@ -4,9 +4,9 @@
 
 use core::net::SocketAddr;
 use core::time::Duration;
-use glass_api::{Address, Clock, Instant, NetError, Stream};
+use glass_api::{Address, Clock, Instant, JoinHandle, NetError, Panicked, Spawn, SpawnError, Stream};
 use glass_lib_executor::sync::Notify;
-use glass_lib_executor::{Executor, Unpark};
+use glass_lib_executor::{Executor, Uncontained, Unpark};
 use glass_lib_http::{Connection, HttpError, Limits, Method, Request};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -34,12 +34,26 @@ impl Clock for World {
     }
 }
 
+impl Spawn for World {
+    fn spawn<T: 'static>(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = T> + 'static,
+    ) -> Result<JoinHandle<T>, SpawnError> {
+        self.executor.spawn(name, task)
+    }
+
+    fn contain<F: Future>(&self, task: F) -> impl Future<Output = Result<F::Output, Panicked>> + use<F> {
+        Uncontained::new(task)
+    }
+}
+
 impl World {
     pub fn new() -> World {
         World { executor: Executor::new(Arc::new(Nothing)), now: Rc::default() }
     }
 
-    pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+    pub fn run_task(&self, task: impl Future<Output = ()> + 'static) {
         self.executor.spawn("test", task).expect("few tasks");
     }
 
@@ -239,12 +253,12 @@ pub fn exchange(
         took: Duration::ZERO,
     }));
     let result = outcome.clone();
-    world.spawn(async move {
+    world.run_task(async move {
         let served = connection.serve(handler).await;
         result.borrow_mut().served = served;
     });
     let (request, result) = (request.into(), outcome.clone());
-    world.spawn(async move {
+    world.run_task(async move {
         // A server that refuses closes without reading everything.
         let _ = client.write_all(&request).await;
         if ends {

@@ -3,8 +3,11 @@
 //! (x2APIC would need the wrmsr service for each access, 10 us on hosts that emulate ring 0.)
 
 use crate::arch::ports::{halt, write_port8};
+use crate::arch::time::Frequency;
 use crate::clock;
 use crate::cores::this_core;
+use crate::interrupts::{Target, Wake};
+use crate::machine::Machine;
 use crate::xen::events::{self, UPCALL_VECTOR};
 use glass_api::Instant;
 
@@ -14,6 +17,7 @@ const TIMER_VECTOR: u8 = 0x40;
 /// Another core has work for this one.
 const DOORBELL_VECTOR: u8 = 0x41;
 const SPURIOUS_VECTOR: u8 = 0xff;
+const NO_VECTOR: u8 = 0;
 
 /// Registers of the local APIC (Intel SDM volume 3, table 11-1).
 mod register {
@@ -53,19 +57,19 @@ fn write(register: u64, value: u32) {
 }
 
 /// Enables the boot core's APIC, masks what we do not use and measures the timer's rate in Hz, unless the hypervisor reports it.
-pub fn initialize(timer_hz: Option<u64>) {
+pub fn initialize(_: &Machine, frequency: &Frequency) {
     // The two 8259s, if there are any, stay silent.
     write_port8(0x21, 0xff);
     write_port8(0xa1, 0xff);
     enable();
-    this_core().apic_timer_hz.set(timer_hz.unwrap_or_else(measure_timer));
+    this_core().timer_hz.set(frequency.timer_hz().unwrap_or_else(measure_timer));
     write(register::TIMER, u32::from(TIMER_VECTOR));
 }
 
 /// Enables the APIC of a secondary core, whose timer is as fast as the boot core's.
 pub fn initialize_secondary(timer_hz: u64) {
     enable();
-    this_core().apic_timer_hz.set(timer_hz);
+    this_core().timer_hz.set(timer_hz);
     write(register::TIMER, u32::from(TIMER_VECTOR));
 }
 
@@ -101,13 +105,13 @@ pub fn start_up(apic: u8, page: u8) {
 }
 
 /// Ends a halt of the core with this APIC, or its next one.
-pub fn ring(apic: u8) {
-    send(apic, ASSERT | u32::from(DOORBELL_VECTOR));
+pub fn ring(processor: u32) {
+    send(processor as u8, ASSERT | u32::from(DOORBELL_VECTOR));
 }
 
 /// Stops the core with this APIC wherever it is: see `report.rs`.
-pub fn interrupt_unmaskably(apic: u8) {
-    send(apic, NON_MASKABLE | ASSERT);
+pub fn interrupt_unmaskably(processor: u32) {
+    send(processor as u8, NON_MASKABLE | ASSERT);
 }
 
 fn send(apic: u8, command: u32) {
@@ -121,29 +125,20 @@ pub fn identifier() -> u8 {
     (read(register::IDENTIFIER) >> 24) as u8
 }
 
-/// Why [`idle`] returned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wake {
-    /// The deadline was reached.
-    Timer,
-    /// An interrupt with this vector: call [`end_of_interrupt`] when its device has been acknowledged.
-    Interrupt(u8),
-    /// Another core has rung.
-    Core,
-    /// Something else; look at everything.
-    Other,
+/// The vector of a wake.
+pub fn vector(wake: Wake) -> u8 {
+    match wake {
+        Wake::Timer => TIMER_VECTOR,
+        Wake::Interrupt(vector) => vector,
+        Wake::Core => DOORBELL_VECTOR,
+        Wake::Other => SPURIOUS_VECTOR,
+    }
 }
 
-impl Wake {
-    /// The interrupt's vector.
-    pub fn vector(self) -> u8 {
-        match self {
-            Wake::Timer => TIMER_VECTOR,
-            Wake::Interrupt(vector) => vector,
-            Wake::Core => DOORBELL_VECTOR,
-            Wake::Other => SPURIOUS_VECTOR,
-        }
-    }
+/// What a device writes, and where, to interrupt `target` (Intel SDM volume 3, section 11.11): bits 12 to 19 of the address choose an APIC.
+/// Which device it is makes no difference.
+pub fn message(_device: u16, target: Target) -> Option<(u64, u32)> {
+    Some((LOCAL_APIC | u64::from(target.processor) << 12, target.vector.into()))
 }
 
 /// Lets interrupts of the same and of lower priority come again.
@@ -158,7 +153,7 @@ pub fn end_of_interrupt() {
 pub fn idle(deadline: Option<Instant>) -> Wake {
     if let Some(deadline) = deadline {
         let ns = deadline.since(clock::now()).as_nanos().clamp(1, 1_000_000_000);
-        let ticks = ns * u128::from(this_core().apic_timer_hz.get()) / 1_000_000_000;
+        let ticks = ns * u128::from(this_core().timer_hz.get()) / 1_000_000_000;
         write(register::TIMER_INITIAL, ticks.clamp(1, u128::from(u32::MAX)) as u32);
     }
     let vector = halt();
@@ -174,11 +169,22 @@ pub fn idle(deadline: Option<Instant>) -> Wake {
             end_of_interrupt();
             Wake::Core
         }
-        SPURIOUS_VECTOR => Wake::Other,
+        // Without an interrupt: this VM was made while it was halted, as a copy of another one.
+        SPURIOUS_VECTOR | NO_VECTOR => Wake::Other,
         UPCALL_VECTOR => {
             end_of_interrupt();
             events::take().map_or(Wake::Other, Wake::Interrupt)
         }
         vector => Wake::Interrupt(vector),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_chooses_the_core_and_its_vector() {
+        assert_eq!(message(8, Target { processor: 3, vector: 0x51 }), Some((0xfee0_3000, 0x51)));
     }
 }

@@ -157,8 +157,8 @@ glass_pvh_entry:                    // ebx = address of hvm_start_info
     cli
     cld
     rdtsc
-    movl %eax, glass_entry_tsc
-    movl %edx, glass_entry_tsc+4
+    movl %eax, glass_entry_ticks
+    movl %edx, glass_entry_ticks+4
     movl $0x620, %eax               // CR4: PAE, OSFXSR, OSXMMEXCPT
     movl %eax, %cr4
     movl $boot_pml4, %eax
@@ -339,8 +339,8 @@ idt_pointer:
     .word 4095
     .quad idt
     .align 8
-    .globl glass_entry_tsc
-glass_entry_tsc: .quad 0
+    .globl glass_entry_ticks
+glass_entry_ticks: .quad 0
 
     .section .bss.boot, "aw", @nobits
     .align 4096

@@ -1,5 +1,7 @@
 //! What boot.s saves at an exception, in words.
 
+use crate::cores::Core;
+use crate::serial::print_line;
 use core::fmt;
 
 /// The registers that boot.s saves at an exception, in its order.
@@ -18,20 +20,64 @@ pub struct Fault {
 }
 
 /// Names of the registers.
-pub const REGISTER_NAMES: [&str; 15] =
+const REGISTER_NAMES: [&str; 15] =
     ["rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
 const RBP: usize = 6;
 /// The vector by which a crash of another core stops this one.
-pub const NON_MASKABLE: u64 = 2;
+const NON_MASKABLE: u64 = 2;
 
 impl Fault {
     /// No exception yet.
     pub const NONE: Fault =
         Fault { registers: [0; 15], vector: 0, error_code: 0, rip: 0, cs: 0, rflags: 0, rsp: 0, cr2: 0 };
 
-    /// The frame pointer.
-    pub fn rbp(&self) -> u64 {
+    /// Whether it is the interrupt by which a crash of another core stops this one.
+    pub fn is_stop(&self) -> bool {
+        self.vector == NON_MASKABLE
+    }
+
+    /// Where the code was.
+    pub fn program_counter(&self) -> u64 {
+        self.rip
+    }
+
+    /// The end of the stack in use.
+    pub fn stack_pointer(&self) -> u64 {
+        self.rsp
+    }
+
+    /// The frame of the function.
+    pub fn frame_pointer(&self) -> u64 {
         self.registers[RBP]
+    }
+
+    /// Prints all registers.
+    pub fn print(&self) {
+        print_line(format_args!(
+            "rip {:016x}  rsp {:016x}  rflags {:x}  cs {:x}",
+            self.rip, self.rsp, self.rflags, self.cs
+        ));
+        for (names, values) in REGISTER_NAMES.chunks(3).zip(self.registers.chunks(3)) {
+            print_line(format_args!(
+                "{} {:016x}  {} {:016x}  {} {:016x}",
+                names[0], values[0], names[1], values[1], names[2], values[2]
+            ));
+        }
+    }
+}
+
+/// The stack that overflows first on this core. A program that has crashed in a system call of its own has none.
+pub fn stack(core: &Core) -> (u64, u64) {
+    let process = core.arch.program.try_borrow().ok();
+    let process = process.as_ref().and_then(|process| process.as_ref());
+    let kernels = (core.stack_bottom.get(), core.arch.stack_top.get());
+    process.map_or(kernels, |process| (process.stack.start, process.stack.end))
+}
+
+/// Prints which C program runs on this core, if one does.
+pub fn print_program(core: &Core) {
+    if let Ok(Some(process)) = core.arch.program.try_borrow().as_deref() {
+        print_line(format_args!("rank {} of the C program, whose file is at {:#x}", process.rank, process.start));
     }
 }
 

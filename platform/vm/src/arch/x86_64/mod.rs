@@ -5,14 +5,22 @@
 //! (`firmware.s`) are x86's own.
 
 pub mod apic;
+mod block;
 pub mod fault;
+pub mod machine;
 pub mod paging;
+pub mod pins;
 pub mod ports;
 pub mod random;
+pub mod time;
+pub mod uart;
+pub mod wall;
 
 // What refers to symbols that exist only in an image.
 #[cfg(not(test))]
-pub mod smp;
+pub mod power;
+#[cfg(not(test))]
+pub mod processor;
 #[cfg(not(test))]
 core::arch::global_asm!(
     include_str!("boot.s"),
@@ -21,6 +29,12 @@ core::arch::global_asm!(
     include_str!("program.s"),
     options(att_syntax)
 );
+
+pub use apic as controller;
+pub use block::Block;
+pub use ports::read_tsc as ticks;
+#[cfg(not(test))]
+pub use ports::{halt, load_page_tables};
 
 use core::arch::asm;
 
@@ -47,3 +61,6 @@ pub fn frame_pointer() -> u64 {
 pub fn discard_fetched_instructions() {
     core::arch::x86_64::__cpuid(0);
 }
+
+/// Lets the CPU see page tables that were changed, which it does by itself.
+pub fn publish_tables() {}

@@ -28,7 +28,7 @@ struct Reader<'a> {
     ring: &'a RawRing,
     chunk: usize,
     index: usize,
-    /// Number that the next event has if nothing is missing; `None` before the first.
+    /// Number that the next event has if nothing is missing; `None` if it is not known where reading started.
     expected: Option<u64>,
     hint: usize,
     last_ns: Option<i64>,
@@ -47,7 +47,11 @@ impl Reader<'_> {
             let chunk = self.ring.chunks.get(self.chunk)?;
             match chunk.events.get(self.index) {
                 Some(words) => break (chunk, words),
-                None => (self.chunk, self.index) = (self.chunk + 1, 0),
+                None => {
+                    // One without events is where reading started.
+                    self.expected.get_or_insert(chunk.first);
+                    (self.chunk, self.index) = (self.chunk + 1, 0);
+                }
             }
         };
         let number = chunk.first.saturating_add(self.index as u64);
@@ -130,6 +134,12 @@ mod tests {
             merged(vec![ring(&[(5, &[1, 4]), (7, &[]), (9, &[6])]), ring(&[]), ring(&[(0, &[2, 4, 5, 9])])]);
         assert_eq!(seen, [(1, 0, 0), (2, 2, 0), (4, 0, 0), (4, 2, 0), (5, 2, 0), (6, 0, 2), (9, 2, 0)]);
         assert_eq!(backwards, [0, 0, 0]);
+    }
+
+    #[test]
+    fn what_is_missing_at_the_start_is_counted_from_where_reading_started() {
+        let (seen, _) = merged(vec![ring(&[(3, &[]), (5, &[1])]), ring(&[(5, &[2])])]);
+        assert_eq!(seen, [(1, 0, 2), (2, 1, 0)]);
     }
 
     #[test]

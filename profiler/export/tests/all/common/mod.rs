@@ -170,7 +170,7 @@ pub fn export(format: Format, bytes: &[u8], states: States) -> Vec<u8> {
 /// An export of host and guest.
 pub fn export_view(format: Format, bytes: &[u8], states: States, view: View) -> Vec<u8> {
     let mut made = Vec::new();
-    let options = Options { states, lines: false, view, by_vcpu: false };
+    let options = Options { states, view, ..Options::default() };
     glass_profiler_export::write(format, &read(bytes), bytes, options, &mut made).unwrap();
     made
 }

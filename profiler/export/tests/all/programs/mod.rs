@@ -3,6 +3,7 @@
 use anyhow::ensure;
 use glass_tests::cache;
 use glass_tests::folder::Folder;
+use glass_tests::programs::CHROMIUM;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -40,6 +41,19 @@ pub fn readers() -> PathBuf {
 pub fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// `go tool pprof` without symbols of its own, with `folder` for its files.
+pub fn go_pprof(folder: &Folder) -> Option<Command> {
+    if !has("go") {
+        return skipped("there is no go (apt-get install golang-go)");
+    }
+    // Newer Go compiles its tools at their first use, which takes longer than a profile: once for all tests.
+    static PROGRAM: OnceLock<String> = OnceLock::new();
+    let program = PROGRAM.get_or_init(|| output(limited("go").args(["tool", "-n", "pprof"])));
+    let mut pprof = limited(program.trim());
+    pprof.arg("-symbolize=none").current_dir(folder.path()).env("PPROF_TMPDIR", folder.path());
+    Some(pprof)
 }
 
 /// The folder of the packages in `list`, installed once for each state of the list.
@@ -106,8 +120,7 @@ pub fn in_chromium(folder: &Folder, address: &str) -> Option<Vec<u8>> {
         return skipped("there is no chromium (apt-get install chromium)");
     };
     let mut chromium = limited(browser);
-    chromium.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]);
-    chromium.args(["--disable-background-networking", "--disable-component-update", "--disable-sync"]);
+    chromium.args(CHROMIUM);
     chromium.args(["--host-resolver-rules=MAP * ~NOTFOUND", "--window-size=1280,2000"]);
     chromium.arg(format!("--user-data-dir={}", folder.path().join("browser").display()));
     chromium.args(["--virtual-time-budget=30000", "--dump-dom"]);

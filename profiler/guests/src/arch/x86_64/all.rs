@@ -138,8 +138,9 @@ mod tests {
             ..AllRegisters::default()
         };
         let core = parse_state(&registers.state()).unwrap();
-        assert_eq!(core.registers.general(), Some(registers.general));
-        assert_eq!((core.registers.rip, core.paging.cr3, core.paging.cr4), (registers.rip, 0x5000, 1 << 5));
+        assert_eq!(core.registers.x86_64().unwrap().general(), Some(registers.general));
+        let paging = core.paging.x86_64().unwrap();
+        assert_eq!((core.registers.ip(), paging.cr3, paging.cr4), (registers.rip, 0x5000, 1 << 5));
         assert_eq!((core.is_privileged, core.interrupt_table), (true, Some(0xffff_fe00_0000_0000)));
     }
 }

@@ -5,27 +5,13 @@ use glass_profiler_core::arch::x86_64::mode::{CR0_PROTECTION, CodeSegment};
 use glass_profiler_core::arch::x86_64::paging::Paging;
 use glass_profiler_core::arch::x86_64::{GENERAL, GENERAL_NAMES, Registers};
 
-use super::CoreState;
 use super::all::{AllRegisters, Segment};
+use crate::arch::CoreState;
+use crate::arch::gdb::value;
 
 /// DWARF numbers.
 const RBP: usize = 6;
 const RSP: usize = 7;
-
-/// The byte of two hexadecimal digits.
-pub(crate) fn hex_byte(high: u8, low: u8) -> Option<u8> {
-    let digit = |byte| char::from(byte).to_digit(16);
-    Some((digit(high)? << 4 | digit(low)?) as u8)
-}
-
-/// The number at an offset in bytes, of so many bytes.
-fn value(digits: &[u8], offset: usize, bytes: usize) -> Option<u64> {
-    let mut value = 0u64;
-    for (index, pair) in digits.get(offset * 2..(offset + bytes) * 2)?.chunks_exact(2).enumerate() {
-        value |= u64::from(hex_byte(pair[0], pair[1])?) << (8 * index);
-    }
-    Some(value)
-}
 
 /// Offsets of registers in bytes. Each is 8 bytes long, except `cs`, which has 4.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,9 +76,10 @@ impl Layout {
     /// All registers of the digits of a `g` packet, for a dump; `None` if one is missing that has to be there.
     pub(crate) fn all(&self, digits: &[u8]) -> Option<AllRegisters> {
         let core = self.registers(digits)?;
+        let paging = *core.paging.x86_64()?;
         let value = |offset: Option<usize>, bytes| offset.and_then(|offset| value(digits, offset, bytes));
         let word = |offset| value(offset, 8).unwrap_or(0);
-        let is_real = core.paging.cr0 & CR0_PROTECTION == 0;
+        let is_real = paging.cr0 & CR0_PROTECTION == 0;
         let segment = |offset| {
             let selector = value(offset, 4).unwrap_or(0) as u16;
             let base = if is_real { u64::from(selector) << 4 } else { 0 };
@@ -114,7 +101,7 @@ impl Layout {
             fs: Segment { base: word(others.fs_base), ..fs },
             gs: Segment { base: word(others.gs_base), ..gs },
             ss,
-            control: [core.paging.cr0, 0, word(others.cr2), core.paging.cr3, core.paging.cr4],
+            control: [paging.cr0, 0, word(others.cr2), paging.cr3, paging.cr4],
             kernel_gs_base: word(others.kernel_gs_base),
             ..AllRegisters::default()
         })
@@ -135,10 +122,10 @@ impl Layout {
         let code = CodeSegment { selector, is_long: None, is_32_bit: None };
         let is_real = paging.cr0 & CR0_PROTECTION == 0;
         let level = if is_real { 0 } else { (selector & 3) as u8 };
-        let state = CoreState::new(registers, paging, code, level);
         // In real mode a selector determines its segment's base. QEMU does not name that of the stack in all versions, and
         // nothing in real mode can be unwound.
-        Some(if is_real { state.in_segments(u64::from(selector) << 4, 0) } else { state })
+        let start = if is_real { u64::from(selector) << 4 } else { 0 };
+        Some(CoreState::of_x86_64(registers, paging, code, level, [start, 0]))
     }
 }
 

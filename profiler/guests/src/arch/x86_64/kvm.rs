@@ -4,8 +4,8 @@ use glass_profiler_core::arch::x86_64::Registers;
 use glass_profiler_core::arch::x86_64::mode::{CR0_PROTECTION, CodeSegment};
 use glass_profiler_core::arch::x86_64::paging::Paging;
 
-use super::CoreState;
 use super::all::{AllRegisters, Segment};
+use crate::arch::CoreState;
 
 // Offsets in bytes. They are the kernel's interface to programs and never change.
 pub(crate) const EXIT_REASON: usize = 8;
@@ -58,7 +58,7 @@ pub(crate) fn parse(bytes: &[u8; END]) -> CoreState {
         is_32_bit: Some(bytes[CS_DB] != 0),
     };
     let level = if paging.cr0 & CR0_PROTECTION == 0 { 0 } else { bytes[CS_SELECTOR] & 3 };
-    let state = CoreState::new(registers, paging, code, level).in_segments(word(CS_BASE), word(SS_BASE));
+    let state = CoreState::of_x86_64(registers, paging, code, level, [word(CS_BASE), word(SS_BASE)]);
     CoreState { interrupt_table: Some(word(IDT_BASE)), ..state }
 }
 
@@ -134,9 +134,9 @@ mod tests {
         // A selector of level 3, the descriptor's bit L.
         (bytes[460], bytes[467]) = (0x33, 1);
         let core = parse(&bytes);
-        assert_eq!(core.registers, registers(3, 1, 2));
+        assert_eq!(core.registers, registers(3, 1, 2).into());
         assert_eq!(core.interrupt_table, Some(6));
-        assert_eq!(core.paging, Paging { cr0: 0x8000_0001, cr3: 5, cr4: 1 << 5, efer: Some(1 << 10) });
+        assert_eq!(core.paging, Paging { cr0: 0x8000_0001, cr3: 5, cr4: 1 << 5, efer: Some(1 << 10) }.into());
         assert_eq!((core.width, core.is_privileged, core.is_at_reset), (Width::Bits64, false, false));
         // Code of 32 bits within long mode.
         (bytes[465], bytes[467]) = (1, 0);
@@ -149,7 +149,7 @@ mod tests {
         bytes[432..440].copy_from_slice(&0xfff0u64.to_le_bytes());
         bytes[568..576].copy_from_slice(&0x100u64.to_le_bytes());
         let core = parse(&bytes);
-        assert_eq!(core.registers, registers(0xffff_fff0, 0x101, 0x102));
+        assert_eq!(core.registers, registers(0xffff_fff0, 0x101, 0x102).into());
         assert_eq!((core.width, core.is_privileged, core.is_at_reset), (Width::Bits16, true, true));
         bytes[432] = 0;
         assert!(!parse(&bytes).is_at_reset);

@@ -15,7 +15,7 @@ use glass_profiler_core::arch::x86_64::Registers;
 use glass_profiler_core::arch::x86_64::mode::{CR0_PROTECTION, CodeSegment};
 use glass_profiler_core::arch::x86_64::paging::Paging;
 
-use super::CoreState;
+use crate::arch::CoreState;
 // QEMU has the registers in the order in which KVM has them.
 use super::kvm::ORDER;
 
@@ -46,8 +46,8 @@ pub(crate) fn parse_state(bytes: &[u8]) -> Option<CoreState> {
         is_32_bit: Some(flags & DESCRIPTOR_32_BIT != 0),
     };
     let level = if paging.cr0 & CR0_PROTECTION == 0 { 0 } else { (selector & 3) as u8 };
-    let state = CoreState::new(registers, paging, code, level);
-    let state = state.in_segments(word(CODE_SEGMENT + 16)?, word(STACK_SEGMENT + 16)?);
+    let segments = [word(CODE_SEGMENT + 16)?, word(STACK_SEGMENT + 16)?];
+    let state = CoreState::of_x86_64(registers, paging, code, level, segments);
     // A dump of ours has none if a gdbstub has given the registers.
     Some(CoreState { interrupt_table: Some(word(INTERRUPT_TABLE + 16)?).filter(|table| *table != 0), ..state })
 }
@@ -78,8 +78,8 @@ mod tests {
             set(at, value);
         }
         let state = parse_state(&bytes).unwrap();
-        assert_eq!(state.registers, registers(3, 1, 2));
-        assert_eq!(state.paging, Paging { cr0: 1 << 31 | 1, cr3: 5, cr4: 1 << 5, efer: None });
+        assert_eq!(state.registers, registers(3, 1, 2).into());
+        assert_eq!(state.paging, Paging { cr0: 1 << 31 | 1, cr3: 5, cr4: 1 << 5, efer: None }.into());
         assert_eq!((state.width, state.is_privileged, state.is_at_reset), (Width::Bits64, false, false));
         assert_eq!(parse_state(&bytes[..431]), None);
         // Real mode, as after a reset.
@@ -88,7 +88,7 @@ mod tests {
             set(at, value);
         }
         let state = parse_state(&bytes).unwrap();
-        assert_eq!((state.registers.rip, state.width, state.is_at_reset), (0xffff_fff0, Width::Bits16, true));
+        assert_eq!((state.registers.ip(), state.width, state.is_at_reset), (0xffff_fff0, Width::Bits16, true));
         bytes[0] = 2;
         assert_eq!(parse_state(&bytes), None, "another version");
     }

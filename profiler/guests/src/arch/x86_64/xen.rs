@@ -22,7 +22,7 @@ use glass_profiler_core::arch::x86_64::Registers;
 use glass_profiler_core::arch::x86_64::mode::{CR0_PROTECTION, CodeSegment};
 use glass_profiler_core::arch::x86_64::paging::Paging;
 
-use super::CoreState;
+use crate::arch::CoreState;
 
 /// `VGCF_in_kernel`: a kernel under Xen runs in ring 3 as its processes do, and Xen keeps which of them runs.
 const FLAG_IN_KERNEL: u64 = 1 << 2;
@@ -56,7 +56,7 @@ pub(crate) fn parse_context(word: impl Fn(usize) -> u64) -> CoreState {
     let is_long = !SELECTORS_OF_32_BITS.contains(&selector);
     let code = CodeSegment { selector, is_long: Some(is_long), is_32_bit: Some(!is_long) };
     let level = if word(512) & FLAG_IN_KERNEL != 0 { 0 } else { 3 };
-    CoreState::new(registers, paging, code, level)
+    CoreState::of_x86_64(registers, paging, code, level, [0, 0])
 }
 
 /// The registers of a vCPU of a guest that Xen runs by the processor's virtualization (PVH and HVM). `word` returns the 8 bytes at an offset.
@@ -74,7 +74,7 @@ pub(crate) fn parse_hvm_context(word: impl Fn(usize) -> u64) -> CoreState {
         is_32_bit: Some(attributes & ATTRIBUTE_32_BIT != 0),
     };
     let level = if paging.cr0 & CR0_PROTECTION == 0 { 0 } else { (selector & 3) as u8 };
-    CoreState::new(registers, paging, code, level).in_segments(word(808), word(848))
+    CoreState::of_x86_64(registers, paging, code, level, [word(808), word(848)])
 }
 
 /// The stack pointer and the frame pointer that [`parse_context`] finds.
@@ -115,8 +115,8 @@ mod tests {
             bytes[at] = value;
         }
         let core = parse_context(words(&bytes));
-        assert_eq!(core.registers, registers(3, 1, 2));
-        assert_eq!((core.paging.cr3, core.width, core.is_privileged), (5, Width::Bits64, true));
+        assert_eq!(core.registers, registers(3, 1, 2).into());
+        assert_eq!((core.paging.x86_64().unwrap().cr3, core.width, core.is_privileged), (5, Width::Bits64, true));
         (bytes[512], bytes[656]) = (0, 0x23);
         let core = parse_context(words(&bytes));
         assert_eq!((core.width, core.is_privileged, core.is_at_reset), (Width::Bits32, false, false));
@@ -135,12 +135,12 @@ mod tests {
             bytes[at] = value;
         }
         let core = parse_hvm_context(words(&bytes));
-        assert_eq!(core.registers, registers(3, 1, 2));
-        assert_eq!(core.paging, Paging { cr0: 1 << 31 | 1, cr3: 5, cr4: 1 << 5, efer: Some(0x500) });
+        assert_eq!(core.registers, registers(3, 1, 2).into());
+        assert_eq!(core.paging, Paging { cr0: 1 << 31 | 1, cr3: 5, cr4: 1 << 5, efer: Some(0x500) }.into());
         assert_eq!((core.width, core.is_privileged), (Width::Bits64, true));
         // As PVH begins: protected mode without paging, where addresses count from the segments' bases.
         (bytes[659], bytes[993], bytes[889]) = (0, 0, 0xc);
         let core = parse_hvm_context(words(&bytes));
-        assert_eq!((core.width, core.registers), (Width::Bits32, registers(10, 10, 11)));
+        assert_eq!((core.width, core.registers), (Width::Bits32, registers(10, 10, 11).into()));
     }
 }

@@ -171,7 +171,7 @@ mod tests {
         let parts = crate::backends::file::parse(&ReadCache::new(file), head.file_bytes, &head.bytes[..16]).unwrap();
         let found: Vec<_> = parts.pieces.iter().map(|piece| piece.address..piece.address + piece.bytes).collect();
         assert_eq!((&found[..], parts.cores.len(), parts.warning), (&pieces[..], 1, None));
-        assert_eq!(parts.cores[0].registers.rip, 7);
+        assert_eq!(parts.cores[0].registers.ip(), 7);
     }
 
     #[test]

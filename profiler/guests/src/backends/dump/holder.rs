@@ -25,7 +25,7 @@ use crate::backends::kvm::KvmVm;
 use crate::error::GuestError;
 use crate::find::{self, Found};
 use crate::memory::content::{self, Piece};
-use crate::sys::{Packets, Received, leave_session, stay_awake};
+use crate::sys::{AWAKE_PERIOD, Packets, Received, leave_session, stay_awake};
 
 /// How often the progress is reported, and the other end inspected.
 const ROUND: Duration = Duration::from_millis(20);
@@ -47,7 +47,7 @@ pub fn serve(socket: OwnedFd, file: OwnedFd, task: &Task) -> io::Result<()> {
         return Err(io::Error::other("standard input is no socket of glass, which starts this by itself"));
     }
     leave_session(c"glass-holder");
-    stay_awake()?;
+    stay_awake(AWAKE_PERIOD)?;
     let link = Link { packets: Packets::of(socket) };
     let report = match dump(&link, File::from(file), task) {
         Ok(outcome) => Report::Done(outcome),
@@ -92,7 +92,7 @@ fn dump(link: &Link, file: File, task: &Task) -> Result<Outcome, GuestError> {
     match task.backend {
         None => dump_whole(link, file, task, RamOnly::of(task.pid)?),
         Some(Backend::Kvm) => dump_whole(link, file, task, KvmVm::seize(task.pid, &[])?),
-        Some(Backend::Gdbstub | Backend::Monitor) => dump_whole(link, file, task, QemuVm::connect(&vm, &[])?),
+        Some(Backend::Gdbstub | Backend::Monitor) => dump_whole(link, file, task, QemuVm::find(&vm, &[])?),
     }
 }
 

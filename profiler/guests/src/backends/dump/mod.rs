@@ -18,6 +18,7 @@ pub(crate) mod whole;
 
 pub use holder::serve;
 
+use glass_profiler_core::arch::Architecture;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
@@ -159,6 +160,13 @@ impl Dump<'_> {
     /// Writes it, by the first backend that works. `goes_on` is called some times a second; if it returns false, the VM runs on and this
     /// fails.
     pub fn write(&self, goes_on: &mut dyn FnMut(Stage) -> bool) -> Result<Dumped, GuestError> {
+        if self.vm.architecture != Some(Architecture::X86_64) {
+            let why = format!(
+                "glass writes dumps of x86-64 guests only: use QEMU's monitor (dump-guest-memory) for {}",
+                self.vm.name
+            );
+            return Err(GuestError::Unsupported(why));
+        }
         let Plan { backends, obstacles, .. } = plan(self.vm, self.backend);
         let mut passed_over: Vec<GuestError> = obstacles.into_iter().map(|(_, error)| error).collect();
         for backend in backends {
@@ -167,7 +175,7 @@ impl Dump<'_> {
                 written => return written,
             }
         }
-        if self.is_live && self.vm.is_x86 {
+        if self.is_live {
             match self.write_by(None, goes_on) {
                 Err(error) if error.is_of_the_backend() => {}
                 written => return written,

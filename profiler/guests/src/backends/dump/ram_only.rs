@@ -1,5 +1,6 @@
 //! A VM of which no backend can stop the vCPUs: only its RAM is copied, while it runs.
 
+use glass_profiler_core::arch::Architecture;
 use std::time::Duration;
 
 use super::system;
@@ -16,7 +17,8 @@ pub(super) struct RamOnly {
 
 impl RamOnly {
     pub(super) fn of(pid: u32) -> Result<RamOnly, GuestError> {
-        let candidates = Ram::candidates(pid).map_err(|error| system("read the memory of the VMM", error))?;
+        let candidates =
+            Ram::candidates(pid, Architecture::X86_64).map_err(|error| system("read the memory of the VMM", error))?;
         let mut warnings = vec!["no vCPU can be stopped, so the dump has no registers".to_owned()];
         if candidates.len() > 1 {
             warnings.push("several memories of the VMM may be the VM's RAM: the dump has the likeliest".to_owned());

@@ -8,7 +8,9 @@ use std::os::unix::fs::FileExt;
 
 use crate::arch::x86_64::all::{AllRegisters, RSP};
 use crate::memory::content::{PAGE_BYTES, Piece};
-use crate::memory::{Paging, Physical, Translator};
+use glass_profiler_core::arch::x86_64::paging::Paging;
+
+use crate::memory::{Physical, Translator};
 
 /// How many pages of a stack are copied: 64 KiB, four stacks of a Linux kernel. A page takes 0.3 us, or 3 us if it is read from the VMM's
 /// memory.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::holding::{Answer, Decoder, Request};
 use super::switch::Switch;
-use crate::arch::x86_64::gdb::hex_byte;
+use crate::arch::gdb::hex_byte;
 use crate::error::GuestError;
 use crate::find::vcpus::VCPUS_MAX;
 use crate::stream::{SocketAddress, Stream};
@@ -38,8 +38,12 @@ fn broken(error: io::Error) -> GuestError {
 impl Client {
     /// Starts a watchdog, then connects: QEMU stops the guest when it accepts the
     /// connection, and from then on a process must remain that resumes it. A stub that is off
-    /// is started in between, so that the watchdog can stop it again.
-    pub(super) fn connect(address: &SocketAddress, switch: Option<&Switch>) -> Result<(Client, Watchdog), GuestError> {
+    /// is started in between, so that the watchdog can stop it again. `before` returns when all is ready, and the guest may be stopped.
+    pub(super) fn connect(
+        address: &SocketAddress,
+        switch: Option<&Switch>,
+        mut before: impl FnMut() -> Result<(), GuestError>,
+    ) -> Result<(Client, Watchdog), GuestError> {
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::PermissionDenied => GuestError::NotPermitted {
                 action: format!("connect to QEMU's gdbstub at {address}"),
@@ -58,6 +62,7 @@ impl Client {
                 watchdog.dismiss();
                 return Err(error);
             }
+            before()?;
             match connect_socket(&socket, &endpoint, ANSWER_TIMEOUT) {
                 Ok(()) => {
                     let stream = Stream::of(socket, &endpoint, ANSWER_TIMEOUT).map_err(broken)?;

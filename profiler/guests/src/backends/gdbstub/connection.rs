@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use glass_profiler_core::arch::x86_64::Registers;
+use glass_profiler_core::arch::{Architecture, Registers};
 
 use super::client::Client;
 use super::freeze::{Freezer, Frozen};
@@ -31,16 +31,44 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects, which stops the VM.
-    pub(super) fn open(address: &SocketAddress, switch: Option<&Switch>) -> Result<Connection, GuestError> {
-        let (client, watchdog) = Client::connect(address, switch)?;
-        Ok(Connection { freezer: None, client, watchdog, other_end: None, deadline: Client::deadline() })
+    /// Connects at a `moment`, which stops the VM. A freezer stops the vCPUs at that moment. Also returns when that was.
+    pub(super) fn open(
+        address: &SocketAddress,
+        switch: Option<&Switch>,
+        mut freezer: Option<Freezer>,
+        moment: impl Fn() -> u64,
+    ) -> Result<(Connection, u64), GuestError> {
+        let mut start_ns = 0;
+        let before = || {
+            rest(freezer.as_mut(), moment())?;
+            start_ns = monotonic_ns();
+            if let Some(freezer) = &mut freezer
+                && freezer.freeze()? != Frozen::Yes
+            {
+                freezer.go()?;
+            }
+            Ok(())
+        };
+        let (client, watchdog) = Client::connect(address, switch, before)?;
+        Ok((Connection { freezer, client, watchdog, other_end: None, deadline: Client::deadline() }, start_ns))
     }
 
-    pub(super) fn freeze_with(&mut self, pid: u32, freezer: Freezer) -> io::Result<()> {
+    /// Stops these threads for each sample from now on; `shows_blocks` as for [`Freezer::new`].
+    pub(super) fn freeze_with(
+        &mut self,
+        pid: u32,
+        threads: &[u32],
+        shows_blocks: Option<Architecture>,
+    ) -> io::Result<()> {
+        let before = self.freezer.take();
         let other_end = OtherEnd::find(pid, self.client.socket())?;
-        self.other_end = Some(other_end.ok_or_else(|| io::Error::other("QEMU has no end of the connection"))?);
-        self.freezer = Some(freezer);
+        let other_end = other_end.ok_or_else(|| io::Error::other("QEMU has no end of the connection"))?;
+        let mut freezer = match before.filter(|freezer| freezer.is_of(threads)) {
+            Some(freezer) => freezer,
+            None => Freezer::new(pid, threads, shows_blocks)?,
+        };
+        freezer.show_blocks(shows_blocks);
+        (self.other_end, self.freezer) = (Some(other_end), Some(freezer));
         Ok(())
     }
 
@@ -52,11 +80,12 @@ impl Connection {
     /// Waits until `until_ns`, and passes on the signals of the vCPUs' threads.
     pub(super) fn rest(&mut self, until_ns: u64) -> Result<(), GuestError> {
         self.watchdog.look_after();
-        match &mut self.freezer {
-            Some(freezer) => freezer.rest(until_ns)?,
-            None => std::thread::sleep(Duration::from_nanos(until_ns.saturating_sub(monotonic_ns()))),
-        }
-        Ok(())
+        rest(self.freezer.as_mut(), until_ns)
+    }
+
+    /// Whether all vCPUs have nothing to do, if that is known, see [`Freezer::are_idle`].
+    pub(super) fn are_idle(&self) -> bool {
+        self.freezer.as_ref().is_some_and(Freezer::are_idle)
     }
 
     /// An instruction of the block that a vCPU with these registers has executed last, if QEMU has shown it.
@@ -73,6 +102,14 @@ impl Connection {
     pub(super) fn dismiss_watchdog(&mut self) {
         self.watchdog.dismiss();
     }
+}
+
+fn rest(freezer: Option<&mut Freezer>, until_ns: u64) -> Result<(), GuestError> {
+    match freezer {
+        Some(freezer) => freezer.rest(until_ns)?,
+        None => std::thread::sleep(Duration::from_nanos(until_ns.saturating_sub(monotonic_ns()))),
+    }
+    Ok(())
 }
 
 impl Line for Connection {

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use super::stub::Stub;
-use crate::arch::x86_64::gdb::Layout;
+use crate::arch::gdb::Layout;
 use crate::error::GuestError;
 
 /// The longest description, in bytes.
@@ -78,8 +78,9 @@ pub(super) fn read_layout(stub: &mut Stub) -> Result<Layout, GuestError> {
     for file in files.into_iter().take(FILES_MAX) {
         registers.extend(registers_of(&without_comments(&read_file(stub, &file)?)));
     }
-    Layout::of(&registers)
-        .ok_or_else(|| GuestError::Protocol("its guest is not an x86-64 machine, or it does not send CR3".to_owned()))
+    Layout::of(&registers).ok_or_else(|| {
+        GuestError::Protocol("its guest is neither x86-64 nor AArch64, or it does not send CR3 or TTBR0_EL1".to_owned())
+    })
 }
 
 #[cfg(test)]
@@ -107,13 +108,13 @@ mod tests {
         }
         // Each register's lowest byte is its place in the description.
         let core = layout.registers(digits.as_bytes()).unwrap();
-        assert_eq!(core.registers, Registers::new(4, 2, 1));
-        assert_eq!(core.paging, Paging { cr0: 5, cr3: 6, cr4: 7, efer: None });
+        assert_eq!(core.registers, Registers::new(4, 2, 1).into());
+        assert_eq!(core.paging, Paging { cr0: 5, cr3: 6, cr4: 7, efer: None }.into());
         assert_eq!((core.width, core.is_privileged), (Width::Bits32, false));
         // CR0 without protection: real mode.
         let real = digits.replace("0500000000000000", "0400000000000000");
         let core = layout.registers(real.as_bytes()).unwrap();
-        assert_eq!(core.registers, Registers::new(0x34, 2, 1));
+        assert_eq!(core.registers, Registers::new(0x34, 2, 1).into());
         assert_eq!((core.width, core.is_privileged, core.is_at_reset), (Width::Bits16, true, false));
         // One that waits to be started: this selector and this instruction pointer.
         let waits = |selector: &str, rip: &str| {

@@ -21,11 +21,12 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use glass_profiler_core::arch::x86_64::Registers;
+use glass_profiler_core::arch::{Architecture, Registers};
 
 use super::beside::Beside;
 use super::emulated::Emulated;
 use super::turn::{Act, Seen, Turn};
+use super::waits::{Call, HaltPlace, Word, parse_call};
 use crate::error::GuestError;
 use crate::sys::{ChildSignals, Stop, Tracee, arch, monotonic_ns, read_process};
 
@@ -79,6 +80,7 @@ struct Thread {
     call: File,
     /// Reads its CPU.
     stat: File,
+    halt: HaltPlace,
 }
 
 impl Thread {
@@ -87,7 +89,8 @@ impl Thread {
         // In a container its threads have other ids.
         let call = File::open(format!("/proc/{pid}/task/{id}/syscall"))?;
         let stat = File::open(format!("/proc/{pid}/task/{id}/stat"))?;
-        Ok(Thread { id, tracee: Tracee::seize(id)?, state: State::Running, asked: false, call, stat })
+        let (tracee, halt) = (Tracee::seize(id)?, HaltPlace::default());
+        Ok(Thread { id, tracee, state: State::Running, asked: false, call, stat, halt })
     }
 
     /// Its system call.
@@ -232,45 +235,6 @@ fn is_begin_of_call(result: u64) -> bool {
     result == -i64::from(libc::ENOSYS) as u64
 }
 
-/// The system call of a thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Call {
-    /// It waits for a condition.
-    Condition(Word),
-    /// It waits for the lock at this address.
-    Lock(u64),
-    /// It waits for events.
-    Idle,
-    Other,
-}
-
-/// A word in memory, and its value while a thread waits at it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Word {
-    address: u64,
-    value: u32,
-}
-
-/// glibc waits for a lock by FUTEX_WAIT and for a condition by FUTEX_WAIT_BITSET. (musl takes the first for
-/// both. Then no thread has the lock, each vCPU is resumed from call to call, and so stops too.)
-fn parse_call(text: &str) -> Call {
-    let mut words = text.split_ascii_whitespace();
-    let number = |word: Option<&str>| u64::from_str_radix(word?.strip_prefix("0x")?, 16).ok();
-    match words.next().and_then(|call| call.parse().ok()) {
-        Some(libc::SYS_futex) => {}
-        Some(call) if arch::is_poll(call) => return Call::Idle,
-        _ => return Call::Other,
-    }
-    match (number(words.next()), number(words.next()), number(words.next())) {
-        (Some(address), Some(operation), Some(value)) => match operation as i32 & libc::FUTEX_CMD_MASK {
-            libc::FUTEX_WAIT => Call::Lock(address),
-            libc::FUTEX_WAIT_BITSET => Call::Condition(Word { address, value: value as u32 }),
-            _ => Call::Other,
-        },
-        _ => Call::Other,
-    }
-}
-
 /// Whether the vCPUs are stopped as they have to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Frozen {
@@ -334,11 +298,11 @@ fn attempt(thread: &mut Thread, act: impl FnOnce(&mut Thread) -> io::Result<()>)
 
 impl Freezer {
     /// Traces these threads of a process, which run its vCPUs, and its main thread.
-    /// `shows_blocks` is whether its memory shows which block a vCPU executes.
-    pub(super) fn new(pid: u32, ids: &[u32], shows_blocks: bool) -> io::Result<Freezer> {
+    /// `shows_blocks`: its memory shows which block a vCPU of this kind executes.
+    pub(super) fn new(pid: u32, ids: &[u32], shows_blocks: Option<Architecture>) -> io::Result<Freezer> {
         let signals = ChildSignals::block()?;
         let vcpus = ids.iter().map(|id| Thread::seize(pid, *id)).collect::<io::Result<_>>()?;
-        let emulated = shows_blocks.then(|| vec![Emulated::default(); ids.len()]);
+        let emulated = shows_blocks.map(|architecture| vec![Emulated::new(architecture); ids.len()]);
         Ok(Freezer {
             pid,
             vcpus,
@@ -348,6 +312,22 @@ impl Freezer {
             signals,
             displaced: 0,
         })
+    }
+
+    /// Whether it is for these threads, which are in order.
+    pub(super) fn is_of(&self, ids: &[u32]) -> bool {
+        self.vcpus.iter().map(|vcpu| vcpu.id).eq(ids.iter().copied())
+    }
+
+    /// Whether the memory of QEMU shows which block a vCPU executes, of one of this kind.
+    pub(super) fn show_blocks(&mut self, of: Option<Architecture>) {
+        match of {
+            Some(architecture) if self.emulated.is_none() => {
+                self.emulated = Some(vec![Emulated::new(architecture); self.vcpus.len()]);
+            }
+            Some(_) => {}
+            None => self.emulated = None,
+        }
     }
 
     fn each(&mut self, mut act: impl FnMut(&mut Thread) -> io::Result<()>) -> Result<(), GuestError> {
@@ -469,8 +449,9 @@ impl Freezer {
                     busy = None;
                 }
                 Act::ReleaseMain => {
-                    if !seen.vcpus_wait {
-                        busy = Some(Busy::since(monotonic_ns()));
+                    match seen.vcpus_wait {
+                        true => self.vcpus.iter_mut().for_each(|vcpu| vcpu.halt.note(vcpu.doing())),
+                        false => busy = Some(Busy::since(monotonic_ns())),
                     }
                     self.each(Thread::ask)?;
                     attempt(&mut self.main, Thread::resume)?;
@@ -525,7 +506,13 @@ impl Freezer {
         loop {
             self.each(|thread| thread.look().map(drop))?;
             let main = self.main.doing();
-            if matches!(main, Call::Condition(_)) || is_answered()? || monotonic_ns() - start_ns > FROZEN_NS_MAX {
+            if matches!(main, Call::Condition(_)) {
+                self.note_blocks();
+                return self.all(Thread::release);
+            }
+            let is_late = monotonic_ns() - start_ns > FROZEN_NS_MAX;
+            if is_answered()? || is_late {
+                self.displaced += u64::from(is_late);
                 return self.go();
             }
             self.help(main, &mut busy)?;
@@ -538,6 +525,13 @@ impl Freezer {
     pub(super) fn go(&mut self) -> Result<(), GuestError> {
         self.forget_blocks();
         self.all(Thread::release)
+    }
+
+    /// Whether all vCPUs have nothing to do: each waits where it waits when it is stopped, and the main thread, which would stop them there, waits for
+    /// events. A vCPU that waits for a lock, or for another vCPU, is elsewhere.
+    pub(super) fn are_idle(&self) -> bool {
+        self.vcpus.iter().all(|vcpu| vcpu.state == State::Running && vcpu.halt.is_at(vcpu.doing()))
+            && self.main.doing() == Call::Idle
     }
 
     /// Passes on what has happened to threads that run.
@@ -598,20 +592,5 @@ mod tests {
         // pause; mov (%rdi), %eax; test %eax, %eax; jne.
         assert!(has_pause(&[0x66, 0x90, 0xf3, 0x90, 0x8b, 0x07, 0x85, 0xc0, 0x75, 0xf8]));
         assert!(!has_pause(&[0xf3, 0x0f, 0x90, 0x8b, 0x07, 0xf3]));
-    }
-
-    #[test]
-    fn what_the_main_thread_waits_for() {
-        assert_eq!(parse_call("running\n"), Call::Other);
-        assert_eq!(parse_call("271 0x55 0x9 0x7ff 0x0 0x8 0x0 0x7f10 0x7f20\n"), Call::Idle);
-        assert_eq!(parse_call("202 0x5580 0x80 0x2 0x0 0x0 0x0 0x7f10 0x7f20\n"), Call::Lock(0x5580));
-        assert_eq!(
-            parse_call("202 0x5580 0x189 0x2 0x0 0x0 0xffffffff 0x7f10 0x7f20\n"),
-            Call::Condition(Word { address: 0x5580, value: 2 })
-        );
-        assert_eq!(parse_call("202 0x5580 0x81 0x1 0x0 0x0 0x0 0x7f10 0x7f20\n"), Call::Other);
-        assert_eq!(parse_call("202 0x5580"), Call::Other);
-        assert_eq!(parse_call("202 zz 0x80"), Call::Other);
-        assert_eq!(parse_call(""), Call::Other);
     }
 }

@@ -15,7 +15,7 @@
 //! * Without the rights of a debugger, the vCPUs cannot be kept from running between a batch and the reads that depend on its answers, so the VM is
 //!   [stopped](Request::stop), read, and [continued](Request::resume). A `stop` in between is lost: nothing in the protocol can prevent it.
 
-use crate::arch::x86_64::gdb::hex_byte;
+use crate::arch::gdb::hex_byte;
 use crate::sys::{LEAVE, LEAVE_HELD};
 
 /// Bytes that QEMU reads at a time.

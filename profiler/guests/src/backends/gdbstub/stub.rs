@@ -5,11 +5,13 @@
 
 use std::io;
 
+use glass_profiler_core::arch::Architecture;
+
 use super::client::{bytes_of, parse_vcpus, protocol};
 use super::connection::Connection;
-use super::freeze::{Freezer, Frozen};
+use super::freeze::Frozen;
 use super::holding::{Answer, Holder, Holding, Next, REQUEST_BYTES_MAX, Request};
-use crate::arch::x86_64::gdb::hex_byte;
+use crate::arch::gdb::hex_byte;
 use crate::error::GuestError;
 use crate::find::vcpus::VCPUS_MAX;
 
@@ -32,9 +34,9 @@ pub(super) trait Line {
     fn send(&mut self, request: &Request) -> Result<(), GuestError>;
     /// Waits until an answer is complete.
     fn complete(&mut self, request: &Request, answer: &mut Answer) -> Result<(), GuestError>;
-    /// Keeps the vCPUs from running, see [`Freezer::freeze`].
+    /// Keeps the vCPUs from running, see [`Freezer::freeze`](super::freeze::Freezer::freeze).
     fn freeze(&mut self) -> Result<Frozen, GuestError>;
-    /// Waits until a batch is answered, with the vCPUs kept from running before and after it, see [`Freezer::hold`].
+    /// Waits until a batch is answered, with the vCPUs kept from running before and after it, see [`Freezer::hold`](super::freeze::Freezer::hold).
     fn hold(&mut self, batch: &Request, answer: &mut Answer) -> Result<Frozen, GuestError>;
     /// Takes back a batch that QEMU has not received. Returns whether there was one.
     fn withdraw(&mut self) -> bool;
@@ -74,14 +76,30 @@ pub(super) struct Stub<L = Connection> {
 
 impl Stub {
     /// Keeps the vCPUs from running during a hold from now on. Call it between holds.
-    pub(super) fn freeze_with(&mut self, pid: u32, freezer: Freezer) -> io::Result<()> {
-        self.line.freeze_with(pid, freezer)?;
+    pub(super) fn freeze_with(
+        &mut self,
+        pid: u32,
+        threads: &[u32],
+        shows_blocks: Option<Architecture>,
+    ) -> io::Result<()> {
+        self.line.freeze_with(pid, threads, shows_blocks)?;
         self.freeze_from_now_on(true);
         Ok(())
     }
 
     pub(super) fn line(&mut self) -> &mut Connection {
         &mut self.line
+    }
+
+    /// Whether all vCPUs of a VM that was not stopped have nothing to do. False if that is not known.
+    pub(super) fn are_idle(&mut self) -> Result<bool, GuestError> {
+        if self.is_gone || self.holding.holder() != Holder::Unheld || !self.line.are_idle() {
+            return Ok(false);
+        }
+        // One that its owner has stopped waits at the same place, and the main thread has reported it before it waits for events.
+        let was_stopped = self.line.was_stopped()?;
+        self.holding.note_stop(was_stopped);
+        Ok(!was_stopped)
     }
 
     pub(super) fn displaced(&self) -> u64 {
@@ -93,6 +111,20 @@ impl<L: Line> Stub<L> {
     /// A VM that was connected to just now, and is held.
     pub(super) fn new(line: L) -> Stub<L> {
         Stub { line, holding: Holding::new(), noted_held: true, has_read: false, is_torn: false, is_gone: false }
+    }
+
+    /// Waits until the connection has stopped the VM. Call it first.
+    pub(super) fn arrive(&mut self) -> Result<(), GuestError> {
+        let request = self.holding.request(&[]);
+        self.line.send(&request)?;
+        let mut answer = Answer::to(&request);
+        self.line.stop(&request, &mut answer)?;
+        let answer = self.complete(&request, answer)?;
+        self.note_answer(&request, &answer);
+        match answer.is_gone {
+            true => Err(protocol("ended the connection before the first sample: does the VM still run?")),
+            false => Ok(()),
+        }
     }
 
     /// Sets whether the vCPUs can be kept from running.

@@ -114,7 +114,8 @@ impl Switch {
         said.map(|_| ())
     }
 
-    fn remove_folder(&self) {
+    /// Removes what was made for a gdbstub that is off.
+    pub(super) fn remove_folder(&self) {
         // Usually QEMU has removed the socket.
         let _ = fs::remove_file(self.socket());
         let _ = fs::remove_dir(&self.folder);

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::time::Duration;
 
+use glass_profiler_core::arch::Architecture;
 use glass_profiler_core::guest::GuestKind;
 
 use super::affinity::Affinity;
@@ -15,8 +16,9 @@ use super::vmm::VmmStacks;
 use super::waiting::Waiting;
 use super::{DETACH_TIMEOUT, KvmVm, Vcpu, permission};
 use crate::Guest;
-use crate::arch::x86_64::CoreState;
+use crate::arch::CoreState;
 use crate::backends::access::{self, KnownVm, VmAccess};
+use crate::backends::kvm::sleeper::Sleeper;
 use crate::error::GuestError;
 use crate::files::OpenedFiles;
 use crate::find::Vm;
@@ -101,7 +103,7 @@ impl KvmVm {
             GuestError::Unsupported(format!("KVM does not share the registers of the VM {pid}: {error}"))
         };
         check_kvm(&process, kvm).map_err(no_page)?;
-        let candidates = Ram::candidates(pid).map_err(refused)?;
+        let candidates = Ram::candidates(pid, Architecture::X86_64).map_err(refused)?;
         if candidates.is_empty() {
             return Err(GuestError::NoRamFile(pid));
         }
@@ -119,6 +121,9 @@ impl KvmVm {
                 is_synced: false,
                 stat: open("stat"),
                 schedule: open("schedstat"),
+                sleeper: Sleeper::default(),
+                call: open("syscall"),
+                rests_as: None,
                 last: None,
                 is_certain,
                 descriptor: descriptor.number,
@@ -189,7 +194,9 @@ impl KvmVm {
             let vcpu = &mut self.vcpus[position];
             let state = vcpu.registers(call);
             vcpu.thread.release()?;
-            in_use.extend(state.map(|state| InUse { paging: state.paging, stack_pointer: state.registers.rsp }));
+            in_use.extend(state.and_then(|state| {
+                Some(InUse { paging: *state.paging.x86_64()?, stack_pointer: state.registers.sp() })
+            }));
         }
         self.candidates.iter_mut().for_each(|ram| ram.settle(&in_use));
         Ok(())

@@ -21,6 +21,7 @@ mod page;
 pub(crate) mod permission;
 mod polling;
 mod schedule;
+mod sleeper;
 mod threads;
 mod vcpu;
 pub(crate) mod vmm;
@@ -32,19 +33,23 @@ use std::time::Duration;
 
 use glass_profiler_core::event::{Event, RawSample};
 use glass_profiler_core::model::State;
+use glass_profiler_core::remarks;
 
-use crate::arch::x86_64::CoreState;
+use crate::arch::CoreState;
 use crate::backends::thread_stat::ThreadStat;
 use crate::error::GuestError;
 use crate::find::vcpus;
 use crate::memory::AddressSpace;
 use crate::memory::Physical;
 use crate::memory::{Ram, Translator};
-use crate::sys::{ChildSignals, monotonic_ns};
+use crate::sys::{ChildSignals, monotonic_ns, set_quiet};
 use crate::systems::plan::{self, CopyPlan, HeldCore, Room, TaskPlan};
 use crate::{Attempt, Guest, Taken};
 use affinity::Affinity;
 use page::RunPage;
+use rustix::thread::sched_getcpu;
+use schedule::WasWaiting;
+use sleeper::Sleeper;
 pub(crate) use vcpu::is_run;
 use vcpu::{Call, Hold, Thread};
 use vmm::VmmStacks;
@@ -54,8 +59,9 @@ use waiting::Waiting;
 const STOP_TIMEOUT: Duration = Duration::from_millis(500);
 /// The same for a detach.
 const DETACH_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a vCPU that was requested to stop is looked at, in case that SIGCHLD was swallowed.
-const LOOK_EVERY_NS: u64 = 1_000_000;
+/// How soon a vCPU that was requested to stop is looked at, in case that SIGCHLD was swallowed; later each time after half as long again as it has taken. One
+/// that waits for a CPU for long costs few of our wake-ups.
+const LOOK_NS_MIN: u64 = 1_000_000;
 
 /// An attached VM.
 pub struct KvmVm {
@@ -79,6 +85,8 @@ struct Pending {
     waited_ns: Option<u64>,
     /// The thread sleeps.
     sleeps: bool,
+    /// The CPU on which our thread runs.
+    cpu: usize,
     /// Room for what it copies, allocated while the guest runs.
     room: Room,
 }
@@ -96,6 +104,12 @@ struct Vcpu {
     stat: Option<File>,
     /// `/proc/PID/task/TID/schedstat`: for how long it waited for a CPU.
     schedule: Option<File>,
+    /// `/proc/PID/task/TID/syscall`: whether it is in `KVM_RUN`.
+    call: Option<File>,
+    /// What it is while it sleeps there, once that is known: idle, or never started.
+    rests_as: Option<State>,
+    /// How it sleeps there.
+    sleeper: Sleeper,
     /// The registers at the last sample.
     last: Option<CoreState>,
     /// `thread` is known to run this vCPU; else it has only its name.
@@ -122,7 +136,11 @@ impl Vcpu {
         swap(&mut self.thread, &mut other.thread);
         swap(&mut self.stat, &mut other.stat);
         swap(&mut self.schedule, &mut other.schedule);
+        swap(&mut self.call, &mut other.call);
         swap(&mut self.waiting, &mut other.waiting);
+        // Of the other thread's time.
+        self.sleeper.wake();
+        other.sleeper.wake();
     }
 
     /// The registers of a stopped vCPU, once they are known.
@@ -134,6 +152,18 @@ impl Vcpu {
     /// Those that KVM has written when the thread left `KVM_RUN` last.
     fn known_registers(&self) -> Option<CoreState> {
         self.page.as_ref().filter(|_| self.is_synced).map(RunPage::registers)
+    }
+
+    /// The state of a vCPU whose thread sleeps in `KVM_RUN`, without stopping it; `None` if it has to be stopped for that.
+    fn at_rest(&self) -> Option<State> {
+        let state = self.rests_as?;
+        let is_asleep = self.stat.as_ref().and_then(ThreadStat::read)?.is_asleep;
+        (is_asleep && self.call.as_ref().is_some_and(waiting::is_in_kvm_run)).then_some(state)
+    }
+
+    /// The CPU on which its thread runs, or ran last.
+    fn cpu(&self) -> Option<usize> {
+        self.stat.as_ref().and_then(ThreadStat::read).map(|stat| stat.cpu)
     }
 
     /// Whether the registers are those of a guest that the guest runs.
@@ -210,13 +240,20 @@ impl KvmVm {
         {
             return Ok(Attempt::of(waited.into_iter().collect()));
         }
+        if self.plan.leaves_sleepers {
+            let vcpu = &mut self.vcpus[position];
+            match vcpu.at_rest() {
+                Some(state) => return Ok(vcpu.rest(state)),
+                None => vcpu.sleeper.wake(),
+            }
+        }
         self.warm(position);
         let vcpu = &mut self.vcpus[position];
         let room = self.plan.room();
         // A thread that sleeps in KVM_RUN waits for its guest to be woken, or started.
         let sleeps = vcpu.is_silent && vcpu.stat.as_ref().and_then(ThreadStat::read).is_some_and(|stat| stat.is_asleep);
         let waited_ns = vcpu.schedule.as_ref().and_then(schedule::waited_ns);
-        let pending = Pending { start_ns: monotonic_ns(), waited_ns, sleeps, room };
+        let pending = Pending { start_ns: monotonic_ns(), waited_ns, sleeps, cpu: sched_getcpu(), room };
         match vcpu.thread.hold_at_once(&self.signals)? {
             Hold::Yes(call) => Ok(Attempt::Taken(self.finish(position, call, pending)?)),
             Hold::Ended => Ok(Attempt::Taken(Taken::default())),
@@ -254,16 +291,14 @@ impl KvmVm {
 
     /// The sample of a stopped vCPU, which resumes.
     fn finish(&mut self, position: usize, call: vcpu::Call, pending: Pending) -> Result<Taken, GuestError> {
-        let Pending { start_ns, waited_ns, sleeps, room } = pending;
+        let Pending { start_ns, waited_ns, sleeps, cpu, room } = pending;
         if !self.check_thread(position, call)? {
             return Ok(Taken::default());
         }
         let vcpu = &mut self.vcpus[position];
         let stop_ns = monotonic_ns();
-        let was_stolen = schedule::was_waiting(vcpu.schedule.as_ref(), waited_ns, start_ns..stop_ns);
-        if was_stolen {
-            vcpu.thread.stood_until(stop_ns);
-        }
+        let was_waiting = schedule::was_waiting(vcpu.schedule.as_ref(), waited_ns, start_ns..stop_ns);
+        let mut was_stolen = was_waiting == WasWaiting::Yes;
         vcpu.is_outside = call.run_on.is_none();
         // Another process has stopped all of the VMM.
         let is_stopped = vcpu.thread.held().is_some_and(|(signal, _)| signal != libc::SIGTRAP);
@@ -272,7 +307,7 @@ impl KvmVm {
         let sample = (|| {
             let Some(state) = state else { return Ok(is_stopped.then(|| vcpu.paused(None))) };
             let translator = Translator::new(state.paging);
-            let rip = state.registers.rip;
+            let rip = state.registers.ip();
             let is_asleep = sleeps && call.run_on.is_some();
             let rest = Rest {
                 is_halted: is_asleep || (!call.interrupted && vcpu.has_exited_to_halt()),
@@ -288,6 +323,8 @@ impl KvmVm {
             if is_asleep {
                 vcpu.slept_at = Some(rip);
             }
+            let may_be_stolen = was_waiting == WasWaiting::IfRunnable && !vcpu.is_outside && is_executing(&sample);
+            was_stolen |= may_be_stolen && vcpu.cpu().is_some_and(|own| own != cpu);
             let sample = match (self.vmm, vcpu.thread.held()) {
                 (Some(vmm), Some((_, registers))) if vcpu.is_outside => vmm.above(sample, &registers),
                 _ => sample,
@@ -299,11 +336,18 @@ impl KvmVm {
                 (false, false) => sample,
             }))
         })();
+        if was_stolen {
+            vcpu.thread.stood_until(stop_ns);
+        }
         // Whatever the result, it resumes.
         vcpu.thread.release()?;
         let frozen_ns = vcpu.thread.take_frozen_ns();
+        if let Ok(Some(sample)) = &sample {
+            let is_started = sample.state != State::NeverStarted;
+            vcpu.rests_as = Some(if is_started { State::Idle } else { State::NeverStarted });
+        }
         let samples = sample?.map(|sample| RawSample { time_ns: start_ns, frozen_ns, ..sample }).into_iter().collect();
-        Ok(Taken { samples, stood_until_ns: was_stolen.then_some(stop_ns) })
+        Ok(Taken { samples, stood_until_ns: was_stolen.then_some(stop_ns), ran_ns: 0 })
     }
 
     /// Whether a thread that has stopped runs the vCPU whose name it has. If not it is released, and the two vCPUs exchange their threads.
@@ -408,10 +452,12 @@ fn in_state(sample: RawSample, state: State) -> RawSample {
 
 /// A sample of a vCPU whose thread is in the VMM: it is not executing, unless it would wait for work anyway.
 fn in_the_vmm(sample: RawSample) -> RawSample {
-    match sample.state {
-        State::Running | State::Spinning => RawSample { state: State::InVmm, ..sample },
-        _ => sample,
-    }
+    if is_executing(&sample) { RawSample { state: State::InVmm, ..sample } } else { sample }
+}
+
+/// Whether the guest has code to run there.
+fn is_executing(sample: &RawSample) -> bool {
+    matches!(sample.state, State::Running | State::Spinning)
 }
 
 impl Guest for KvmVm {
@@ -437,6 +483,9 @@ impl Guest for KvmVm {
 
     fn rest(&mut self, until_ns: u64) -> Result<Option<(usize, Taken)>, GuestError> {
         self.affinity.look(self.vcpus.iter().filter_map(|vcpu| vcpu.stat.as_ref()));
+        if self.vcpus.iter().all(|vcpu| vcpu.sleeper.is_asleep()) {
+            set_quiet(true);
+        }
         loop {
             for position in 0..self.vcpus.len() {
                 if self.vcpus[position].pending.is_none() {
@@ -447,19 +496,20 @@ impl Guest for KvmVm {
             }
             let left_ns = until_ns.saturating_sub(monotonic_ns());
             if left_ns == 0 {
-                return Ok(None);
+                let slept = self.vcpus.iter_mut().map(|vcpu| vcpu.look_at_sleep(until_ns == 0)).enumerate();
+                let mut slept = slept.filter_map(|(position, taken)| Some((position, taken?)));
+                return Ok(slept.next());
             }
-            let is_pending = self.vcpus.iter().any(|vcpu| vcpu.pending.is_some());
-            let wait_ns = if is_pending { left_ns.min(LOOK_EVERY_NS) } else { left_ns };
-            self.signals.wait(Duration::from_nanos(wait_ns));
+            let now_ns = monotonic_ns();
+            let pending = self.vcpus.iter().filter_map(|vcpu| vcpu.pending.as_ref());
+            let look_ns = pending.map(|pending| (now_ns.saturating_sub(pending.start_ns) / 2).max(LOOK_NS_MIN)).min();
+            self.signals.wait(Duration::from_nanos(look_ns.map_or(left_ns, |look_ns| look_ns.min(left_ns))));
         }
     }
 
     fn remark(&self) -> Option<String> {
         let paused = self.vcpus.iter().map(|vcpu| vcpu.paused_samples).max().filter(|samples| *samples > 0)?;
-        Some(format!(
-            "the VM was paused by its owner at {paused} samples of each vCPU: they are shown as paused, where it stood"
-        ))
+        Some(remarks::paused(paused))
     }
 
     fn tracks(&self) -> u64 {

@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use crate::arch::x86_64::CoreState;
+use crate::arch::CoreState;
 use crate::arch::x86_64::all::AllRegisters;
 use crate::arch::x86_64::kvm::{END, EXIT_HALT, EXIT_REASON, FLAGS, NESTED, VALID_REGISTERS, parse, parse_all};
 use crate::sys::Map;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::polling::Polling;
 use crate::error::GuestError;
 use crate::sys::arch::{self, ThreadRegisters};
-use crate::sys::{ChildSignals, Stop, Tracee, monotonic_ns};
+use crate::sys::{ChildSignals, Stop, Tracee, monotonic_ns, set_quiet};
 
 /// `KVM_RUN` of `linux/kvm.h`.
 const KVM_RUN: u64 = 0xae80;
@@ -120,6 +120,7 @@ impl Thread {
     /// Requests that it stops, unless that was requested already.
     fn ask(&mut self) -> Result<(), GuestError> {
         if self.asked_ns.is_none() && self.held.is_none() && !self.ended {
+            set_quiet(false);
             let now_ns = monotonic_ns();
             match self.tracee.interrupt() {
                 Ok(()) => self.asked_ns = Some(now_ns),

@@ -45,7 +45,7 @@ impl KvmVm {
         let mut found = None;
         for position in 0..self.vcpus.len() {
             let Some(state) = self.state(position)? else { continue };
-            let rip = state.registers.rip;
+            let rip = state.registers.ip();
             let has_code =
                 |ram: &Ram| LiveSpace::new(ram, state.paging).read(rip, &mut [0]).is_ok_and(|read| read == 1);
             found = found.or(self.candidates.iter().position(has_code));

@@ -172,7 +172,7 @@ fn program_of(guest: GuestId, pid: u32, parent: Option<ProcessId>, program: Prog
 }
 
 fn guest_of(id: GuestId, pid: u32, name: String) -> Guest {
-    Guest { id, kind: GuestKind::Process { pid }, name, architecture: Architecture::X86_64 }
+    Guest { id, kind: GuestKind::Process { pid }, name, architecture: Architecture::HOST }
 }
 
 #[cfg(test)]

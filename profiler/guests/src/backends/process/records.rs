@@ -1,7 +1,6 @@
 //! The kernel's records, and their order: each CPU has a buffer of its own.
 
-use glass_profiler_core::arch::Width;
-use glass_profiler_core::arch::x86_64::{GENERAL, Registers};
+use glass_profiler_core::arch::{Registers, Width};
 use glass_profiler_core::event::{Event, FileIdentity, Mapping, Placement, RawSample, Segment};
 use glass_profiler_core::guest::Mode;
 use glass_profiler_core::model::State;
@@ -12,7 +11,7 @@ use super::has_code;
 use super::processes::Processes;
 use super::twice::Twice;
 use crate::proc::without_deleted;
-use crate::sys::RED_ZONE;
+use crate::sys::{RED_ZONE, arch};
 
 const MMAP2: u32 = 10;
 const LOST: u32 = 2;
@@ -26,9 +25,6 @@ const MISC_MODE_MASK: u16 = 7;
 const MISC_MODE_KERNEL: u16 = 1;
 /// `PERF_RECORD_MISC_GUEST_KERNEL` and `PERF_RECORD_MISC_GUEST_USER`: the thread of a VMM executes its guest.
 const MISC_MODES_GUEST: [u16; 2] = [4, 5];
-/// The order in which the kernel has the first registers (`enum perf_event_x86_regs`), as DWARF numbers: ax, bx, cx, dx, si, di, bp, sp.
-/// They are followed by ip, and r8 to r15.
-const REGISTERS_BEFORE_IP: [usize; 8] = [0, 3, 2, 1, 4, 5, 6, 7];
 /// `PERF_SAMPLE_REGS_ABI_32`: the thread runs code of 32 bits.
 const ABI_32: u64 = 1;
 const MISC_COMM_EXEC: u16 = 1 << 13;
@@ -41,6 +37,7 @@ const RED_ZONE_NS: u64 = 100_000;
 
 /// The content of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are samples")]
 pub(super) enum Kind {
     /// Without registers if the thread has none outside of the kernel.
     Sample {
@@ -191,16 +188,12 @@ impl Record {
         let mut user = None;
         // A kernel thread, or one that is just ending, has none.
         if registers_abi != 0 {
-            let mut general = [0; GENERAL];
-            for number in REGISTERS_BEFORE_IP {
-                general[number] = fields.word()?;
-            }
-            let rip = fields.word()?;
-            for value in &mut general[REGISTERS_BEFORE_IP.len()..] {
-                *value = fields.word()?;
+            let mut words = [0; arch::PERF_REGISTERS_COUNT];
+            for word in &mut words {
+                *word = fields.word()?;
             }
             let width = if registers_abi == ABI_32 { Width::Bits32 } else { Width::Bits64 };
-            user = Some((Registers::of_all(rip, general), width));
+            user = Some((arch::of_perf(&words), width));
         }
         let stack_bytes = usize::try_from(fields.word()?).ok()?;
         let mut stack = Vec::new();
@@ -315,12 +308,12 @@ impl Sorter {
                     segments.push(Segment { space, mode: Mode::Kernel, chain, ..Default::default() });
                 }
                 if let Some((registers, width)) = user {
-                    let mut pieces = vec![(registers.rsp, stack)];
+                    let mut pieces = vec![(registers.sp(), stack)];
                     if let Some(bytes) = self.red_zone_of(tid, record.time_ns) {
-                        pieces.push((registers.rsp.wrapping_sub(RED_ZONE as u64), bytes));
+                        pieces.push((registers.sp().wrapping_sub(RED_ZONE as u64), bytes));
                     }
-                    let (registers, stack) = (registers.into(), pieces);
-                    segments.push(Segment { space, mode: Mode::User, width, registers, stack, ..Default::default() });
+                    let (mode, stack) = (Mode::User, pieces);
+                    segments.push(Segment { space, mode, width, registers, stack, ..Default::default() });
                 }
                 let state = State::Running;
                 let time_ns = record.time_ns;
@@ -360,19 +353,24 @@ mod tests {
         bytes
     }
 
+    /// As the kernel has them.
+    const REGISTERS: [u64; arch::PERF_REGISTERS_COUNT] = {
+        let mut registers = [0; arch::PERF_REGISTERS_COUNT];
+        let mut index = 0;
+        while index < registers.len() {
+            registers[index] = 0x7000 + index as u64;
+            index += 1;
+        }
+        registers
+    };
+
     fn sample(time_ns: u64, tid: u32) -> Vec<u8> {
         let mut body = Vec::new();
         body.extend(0x401000u64.to_le_bytes());
         body.extend(7u32.to_le_bytes());
         body.extend(tid.to_le_bytes());
         let chain = [4, CONTEXT_KERNEL, 0xffff_ffff_8100_0008, 0xffff_ffff_8100_0108, -512i64 as u64];
-        for word in [time_ns, 77]
-            .into_iter()
-            .chain(chain)
-            .chain([2, 100, 103, 102, 101, 104, 105, 0xb, 0x7000, 0x401000])
-            .chain(108..116)
-            .chain([16, 1, 2, 8])
-        {
+        for word in [time_ns, 77].into_iter().chain(chain).chain([2]).chain(REGISTERS).chain([16, 1, 2, 8]) {
             body.extend(word.to_le_bytes());
         }
         record(SAMPLE, 1, &body)
@@ -381,9 +379,7 @@ mod tests {
     #[test]
     fn a_sample_has_registers_and_the_valid_part_of_the_stack() {
         let parsed = Record::parse(&sample(99, 8)).unwrap();
-        let mut general: [u64; GENERAL] = std::array::from_fn(|number| 100 + number as u64);
-        (general[6], general[7]) = (0xb, 0x7000);
-        let user = Some((Registers::of_all(0x401000, general), Width::Bits64));
+        let user = Some((arch::of_perf(&REGISTERS), Width::Bits64));
         let stack = 1u64.to_le_bytes().to_vec();
         assert_eq!(parsed.time_ns, 99);
         let chain = vec![0xffff_ffff_8100_0008, 0xffff_ffff_8100_0108];
@@ -482,7 +478,8 @@ mod tests {
                 found.push(pieces.get(1).map(|(address, bytes)| (*address, bytes[0], bytes.len())));
             }
         });
-        let below = |byte| Some((0x7000 - 128, byte, RED_ZONE));
+        let stack_pointer = arch::of_perf(&REGISTERS).sp();
+        let below = |byte| Some((stack_pointer - 128, byte, RED_ZONE));
         assert_eq!(found, [below(1), below(2), None, below(5), None]);
     }
 

@@ -1,17 +1,19 @@
 //! The reader's end: a VM in the hands of another process.
 
+use std::ops::Range;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use glass_profiler_core::event::Event;
 use glass_profiler_core::guest::GuestKind;
 
-use super::messages::{READ_BYTES_MAX, Report, Request};
+use super::messages::{LENGTH_BYTES, READ_BYTES_MAX, Report, Request, first_of};
 use super::{Launcher, Subject, Task, system};
-use crate::arch::x86_64::CoreState;
+use crate::arch::CoreState;
 use crate::backends::access::{KnownVm, View, VmAccess};
 use crate::bytes::MESSAGE_BYTES_MAX;
 use crate::error::GuestError;
+use crate::files::disks::disks_of;
 use crate::files::{OpenedFiles, Opener};
 use crate::sys::{Packets, Received};
 use crate::systems::image::VmImage;
@@ -32,12 +34,16 @@ pub struct RemoteVm {
     vcpus: Vec<u32>,
     threads: Vec<u32>,
     memories: usize,
+    /// Since when it is sampled, if it already is.
+    started_ns: Option<u64>,
     counts: Counts,
     /// Sampling was requested.
     has_started: bool,
     /// The holder has detached, or is gone.
     is_over: bool,
+    /// The last packet, and which part of it is still to be read.
     room: Vec<u8>,
+    unread: Range<usize>,
 }
 
 fn gone() -> GuestError {
@@ -62,28 +68,47 @@ impl RemoteVm {
 
     /// With a holder at the other end.
     pub(super) fn of(packets: Packets, holder: Option<Child>) -> Result<RemoteVm, GuestError> {
-        let room = vec![0; MESSAGE_BYTES_MAX];
-        let (vcpus, threads, counts) = (Vec::new(), Vec::new(), Counts::default());
-        let mut vm =
-            RemoteVm { packets, holder, vcpus, threads, memories: 0, counts, has_started: false, is_over: false, room };
-        match vm.answer()? {
-            Report::Attached { vcpus, threads, memories } => {
-                (vm.vcpus, vm.threads, vm.memories) = (vcpus, threads, memories);
-            }
-            _ => return Err(gone()),
-        }
+        let mut vm = RemoteVm {
+            packets,
+            holder,
+            vcpus: Vec::new(),
+            threads: Vec::new(),
+            memories: 0,
+            started_ns: None,
+            counts: Counts::default(),
+            has_started: false,
+            is_over: false,
+            room: vec![0; LENGTH_BYTES + MESSAGE_BYTES_MAX],
+            unread: 0..0,
+        };
+        let report = vm.answer()?;
+        vm.attached(report)?;
         Ok(vm)
     }
 
-    /// A message, if there is one within this time.
+    fn attached(&mut self, report: Report) -> Result<(), GuestError> {
+        let Report::Attached { vcpus, threads, memories, started_ns } = report else { return Err(gone()) };
+        (self.vcpus, self.threads, self.memories, self.started_ns) = (vcpus, threads, memories, started_ns);
+        Ok(())
+    }
+
+    /// A message, if there is one within this time, and before a signal.
     fn receive(&mut self, at_most: Duration) -> Result<Option<Report>, GuestError> {
         let start = Instant::now();
         loop {
-            match self.packets.receive(&mut self.room) {
-                Ok(Received::Message(bytes)) => match Report::parse(&self.room[..bytes]) {
+            if !self.unread.is_empty() {
+                let Some((message, bytes)) = first_of(&self.room[self.unread.clone()]) else { break };
+                self.unread.start += bytes;
+                match Report::parse(message) {
                     Some(report) => return Ok(Some(report)),
                     None => break,
-                },
+                }
+            }
+            match self.packets.receive(&mut self.room) {
+                Ok(Received::Message(bytes)) => {
+                    self.unread = 0..bytes;
+                    continue;
+                }
                 Ok(Received::Nothing) => {}
                 Ok(Received::End) | Err(_) => break,
             }
@@ -91,7 +116,10 @@ impl RemoteVm {
             if left.is_zero() {
                 return Ok(None);
             }
-            self.packets.wait(false, left);
+            if self.packets.wait(false, left) {
+                // Ctrl-C, for example, which our caller looks for.
+                return Ok(None);
+            }
         }
         self.is_over = true;
         Err(gone())
@@ -116,7 +144,7 @@ impl RemoteVm {
             match self.packets.send(&message) {
                 Ok(true) => return Ok(()),
                 // It reads a request at a time, and there is one at a time.
-                Ok(false) => self.packets.wait(true, WAIT_MAX),
+                Ok(false) => _ = self.packets.wait(true, WAIT_MAX),
                 Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
                     return Err(system("send a request to the process that holds the VM", error));
                 }
@@ -211,6 +239,12 @@ impl VmAccess for RemoteVm {
         Ok(done)
     }
 
+    fn begin(&mut self) -> Result<Option<u64>, GuestError> {
+        let report = self.request(&Request::Begin)?;
+        self.attached(report)?;
+        Ok(self.started_ns)
+    }
+
     fn choose_memory(&mut self, memory: usize) -> Result<(), GuestError> {
         self.request(&Request::ChooseMemory { memory })?;
         self.memories = 0;
@@ -237,6 +271,10 @@ impl VmAccess for RemoteVm {
 }
 
 impl Source for RemoteVm {
+    fn started_ns(&self) -> Option<u64> {
+        self.started_ns
+    }
+
     /// Sampling starts now.
     fn announce(&mut self, _sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
         self.has_started = true;
@@ -291,12 +329,16 @@ pub fn attach(
     (rate_hz, with_vmm): (u32, bool),
 ) -> Result<(KnownVm<RemoteVm>, OpenedFiles), GuestError> {
     let mut opened = OpenedFiles::open(settings.symbols.iter().map(|file| file.path.as_path()));
-    if settings.processes.root.is_some() {
+    if settings.processes.needs_opener() {
         opened = opened.and_by(Opener::start(&launcher.program, &launcher.arguments)?);
     }
+    opened = opened.with_debug_folders(&settings.processes.debug_folders);
     let task = Task { subject, rate_hz, with_vmm, vcpus: settings.vcpus.clone() };
     // What the guest runs may be found there; before the rights over the VMM are given up.
     let memories = kind.pid().map_or_else(Vec::new, |pid| settings.memories(pid, &opened));
+    if !memories.is_empty() {
+        opened = opened.with_disks(disks_of(kind.pid(), &settings.processes.disks)?);
+    }
     let vm = RemoteVm::start(launcher, &task)?;
     let warning = launcher.before_parsing.and_then(|before_parsing| before_parsing());
     let image = VmImage::load_of(kind, name, settings, &opened)?;

@@ -3,14 +3,13 @@
 //! The reader may have been taken over by what it reads, so the holder checks each request: it has a length that is bounded, and names
 //! nothing but vCPUs, memories and addresses of the VM that the holder was started for.
 
-use glass_profiler_core::arch::x86_64::paging::Paging;
-use glass_profiler_core::arch::{Registers, Width, x86_64};
+use glass_profiler_core::arch::{Paging, Registers, Width, aarch64, x86_64};
 use glass_profiler_core::event::{Event, RawSample, RawTask, Segment, Skid};
 use glass_profiler_core::guest::{Mode, SpaceId, ThreadId};
 use glass_profiler_core::model::{Losses, State};
 
 use crate::Counts;
-use crate::arch::x86_64::CoreState;
+use crate::arch::CoreState;
 use crate::backends::access::View;
 use crate::bytes::{Reader, Writer};
 use crate::error::GuestError;
@@ -34,6 +33,8 @@ pub(super) enum Request {
     ChooseMemory { memory: usize },
     /// What samples copy.
     Plan(CopyPlan),
+    /// The VM may be stopped, see [`VmAccess::begin`](crate::backends::access::VmAccess::begin).
+    Begin,
     /// Sampling starts.
     Start,
     /// Sampling ends.
@@ -42,9 +43,11 @@ pub(super) enum Request {
 
 /// What the holder answers and reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 pub(super) enum Report {
-    /// It is attached: the vCPUs that are sampled, the threads that run them, and the number of memories that may be the RAM.
-    Attached { vcpus: Vec<u32>, threads: Vec<u32>, memories: usize },
+    /// It is attached: the vCPUs that are sampled, the threads that run them, the number of memories that may be the RAM, and since when it is sampled
+    /// if it is.
+    Attached { vcpus: Vec<u32>, threads: Vec<u32>, memories: usize, started_ns: Option<u64> },
     /// A request has failed, or sampling.
     Failed { is_of_the_backend: bool, sentence: String },
     /// Of a vCPU.
@@ -71,27 +74,56 @@ impl Report {
 }
 
 fn write_paging(writer: Writer, paging: &Paging) -> Writer {
-    writer.words(&[paging.cr0, paging.cr3, paging.cr4]).perhaps(paging.efer)
-}
-
-fn read_paging(reader: &mut Reader) -> Option<Paging> {
-    let [cr0, cr3, cr4] = reader.words()?;
-    Some(Paging { cr0, cr3, cr4, efer: reader.perhaps()? })
-}
-
-fn write_registers(writer: Writer, registers: &x86_64::Registers) -> Writer {
-    let writer = writer.words(&[registers.rip, registers.rsp, registers.rbp]);
-    match registers.general() {
-        Some(general) => writer.flag(true).words(&general),
-        None => writer.flag(false),
+    match paging {
+        Paging::X86_64(paging) => writer.byte(0).words(&[paging.cr0, paging.cr3, paging.cr4]).perhaps(paging.efer),
+        Paging::Aarch64(paging) => writer.byte(1).words(&[paging.sctlr, paging.tcr]).words(&paging.tables),
     }
 }
 
-fn read_registers(reader: &mut Reader) -> Option<x86_64::Registers> {
-    let [rip, rsp, rbp] = reader.words()?;
-    Some(match reader.flag()? {
-        true => x86_64::Registers::of_all(rip, reader.words()?),
-        false => x86_64::Registers::new(rip, rsp, rbp),
+fn read_paging(reader: &mut Reader) -> Option<Paging> {
+    Some(match reader.byte()? {
+        0 => {
+            let [cr0, cr3, cr4] = reader.words()?;
+            x86_64::paging::Paging { cr0, cr3, cr4, efer: reader.perhaps()? }.into()
+        }
+        1 => {
+            let [sctlr, tcr] = reader.words()?;
+            aarch64::paging::Paging { sctlr, tcr, tables: reader.words()? }.into()
+        }
+        _ => return None,
+    })
+}
+
+fn write_registers(writer: Writer, registers: &Registers) -> Writer {
+    match registers {
+        Registers::X86_64(registers) => {
+            let writer = writer.byte(0).words(&[registers.rip, registers.rsp, registers.rbp]);
+            match registers.general() {
+                Some(general) => writer.flag(true).words(&general),
+                None => writer.flag(false),
+            }
+        }
+        Registers::Aarch64(registers) => {
+            let writer = writer.byte(1).words(&[registers.pc, registers.sp]).words(&registers.general);
+            writer.byte(registers.address_bits)
+        }
+    }
+}
+
+fn read_registers(reader: &mut Reader) -> Option<Registers> {
+    Some(match reader.byte()? {
+        0 => {
+            let [rip, rsp, rbp] = reader.words()?;
+            match reader.flag()? {
+                true => x86_64::Registers::of_all(rip, reader.words()?).into(),
+                false => x86_64::Registers::new(rip, rsp, rbp).into(),
+            }
+        }
+        1 => {
+            let [pc, sp] = reader.words()?;
+            aarch64::Registers { pc, sp, general: reader.words()?, address_bits: reader.byte()? }.into()
+        }
+        _ => return None,
     })
 }
 
@@ -118,7 +150,7 @@ impl Request {
             }
             Request::ChooseMemory { memory } => kind(2).number(*memory as u32),
             Request::Plan(plan) => {
-                let writer = kind(3).number(plan.stack_bytes).perhaps(plan.cores);
+                let writer = kind(3).number(plan.stack_bytes).flag(plan.leaves_sleepers).perhaps(plan.cores);
                 let writer = writer.ranges(&plan.programs).ranges(&plan.code).flag(plan.linux.is_some());
                 match &plan.linux {
                     Some(linux) => {
@@ -133,6 +165,7 @@ impl Request {
             }
             Request::Start => kind(4),
             Request::Detach => kind(5),
+            Request::Begin => kind(6),
         };
         writer.0
     }
@@ -151,6 +184,7 @@ impl Request {
             2 => Request::ChooseMemory { memory: reader.number()? as usize },
             3 => {
                 let stack_bytes = Some(reader.number()?).filter(|bytes| *bytes <= STACK_BYTES_MAX)?;
+                let leaves_sleepers = reader.flag()?;
                 let (cores, programs, code) = (reader.perhaps()?, reader.ranges()?, reader.ranges()?);
                 let linux = match reader.flag()? {
                     true => {
@@ -160,10 +194,11 @@ impl Request {
                     }
                     false => None,
                 };
-                Request::Plan(CopyPlan { stack_bytes, cores, programs, code, linux })
+                Request::Plan(CopyPlan { stack_bytes, leaves_sleepers, cores, programs, code, linux })
             }
             4 => Request::Start,
             5 => Request::Detach,
+            6 => Request::Begin,
             _ => return None,
         };
         reader.end(request)
@@ -172,9 +207,9 @@ impl Request {
 
 fn write_tasks(writer: Writer, tasks: Option<&TaskPlan>) -> Writer {
     let writer = writer.flag(tasks.is_some());
-    let Some(TaskPlan { slots, direct_map, part, tid }) = tasks else { return writer };
+    let Some(TaskPlan { slots, direct_map, part, tid, entry_bytes }) = tasks else { return writer };
     let writer = writer.list(slots, |writer, slot| writer.word(*slot)).word(*direct_map);
-    writer.number(part.start).number(part.end).number(*tid)
+    writer.number(part.start).number(part.end).number(*tid).number(*entry_bytes)
 }
 
 fn read_tasks(reader: &mut Reader) -> Option<Option<TaskPlan>> {
@@ -185,14 +220,14 @@ fn read_tasks(reader: &mut Reader) -> Option<Option<TaskPlan>> {
     let part = reader.number()?..reader.number()?;
     let bytes = Some(part.end.checked_sub(part.start)?).filter(|bytes| *bytes <= TASK_BYTES_MAX)?;
     let tid = Some(reader.number()?).filter(|tid| *tid < bytes)?;
-    Some(Some(TaskPlan { slots, direct_map, part, tid }))
+    let entry_bytes = reader.number()?;
+    Some(Some(TaskPlan { slots, direct_map, part, tid, entry_bytes }))
 }
 
 fn write_segment(writer: Writer, segment: &Segment) -> Writer {
     let registers = &segment.registers;
     let writer = writer.number(segment.space.0).byte(number_of(&MODES, &segment.mode));
     let writer = writer.byte(number_of(&WIDTHS, &segment.width));
-    let Registers::X86_64(registers) = registers;
     write_registers(writer, registers)
         .list(&segment.stack, |writer, (address, bytes)| writer.word(*address).bytes(bytes))
 }
@@ -200,9 +235,25 @@ fn write_segment(writer: Writer, segment: &Segment) -> Writer {
 fn read_segment(reader: &mut Reader) -> Option<Segment> {
     let space = SpaceId(reader.number()?);
     let (mode, width) = (read_one(reader, &MODES)?, read_one(reader, &WIDTHS)?);
-    let registers = read_registers(reader)?.into();
+    let registers = read_registers(reader)?;
     let stack = reader.list(|reader| Some((reader.word()?, reader.bytes()?.to_vec())))?;
     Some(Segment { space, mode, width, registers, stack, ..Default::default() })
+}
+
+/// Bytes of the length before each message of a packet to the reader.
+pub(super) const LENGTH_BYTES: usize = 4;
+
+/// Adds a message to a packet: the reader is woken once for all in one.
+pub(super) fn join(packet: &mut Vec<u8>, message: &[u8]) {
+    packet.extend((message.len() as u32).to_le_bytes());
+    packet.extend(message);
+}
+
+/// The first message of a packet, and the packet's bytes until its end. `None` if there is none.
+pub(super) fn first_of(packet: &[u8]) -> Option<(&[u8], usize)> {
+    let (length, rest) = packet.split_first_chunk::<LENGTH_BYTES>()?;
+    let message = rest.get(..u32::from_le_bytes(*length) as usize)?;
+    Some((message, LENGTH_BYTES + message.len()))
 }
 
 /// The bytes of an event that a held VM has; of another one none, since those are the reader's own.
@@ -257,9 +308,10 @@ impl Report {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let kind = Writer::of_kind;
         let writer = match self {
-            Report::Attached { vcpus, threads, memories } => {
+            Report::Attached { vcpus, threads, memories, started_ns } => {
                 let number = |writer: Writer, number: &u32| writer.number(*number);
-                kind(0).list(vcpus, number).list(threads, number).number(*memories as u32)
+                let writer = kind(0).list(vcpus, number).list(threads, number);
+                writer.number(*memories as u32).perhaps(*started_ns)
             }
             Report::Failed { is_of_the_backend, sentence } => {
                 kind(1).flag(*is_of_the_backend).bytes(sentence.as_bytes())
@@ -291,7 +343,8 @@ impl Report {
         let report = match reader.byte()? {
             0 => {
                 let (vcpus, threads) = (reader.list(Reader::number)?, reader.list(Reader::number)?);
-                Report::Attached { vcpus, threads, memories: reader.number()? as usize }
+                let (memories, started_ns) = (reader.number()? as usize, reader.perhaps()?);
+                Report::Attached { vcpus, threads, memories, started_ns }
             }
             1 => Report::Failed { is_of_the_backend: reader.flag()?, sentence: reader.text()? },
             2 if reader.flag()? => {
@@ -330,8 +383,9 @@ mod tests {
 
     fn state() -> CoreState {
         CoreState {
-            registers: x86_64::Registers::of_all(1, [u64::MAX, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]),
-            paging: Paging { cr0: 3, cr3: 4, cr4: 5, efer: Some(6) },
+            registers: x86_64::Registers::of_all(1, [u64::MAX, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15])
+                .into(),
+            paging: x86_64::paging::Paging { cr0: 3, cr3: 4, cr4: 5, efer: Some(6) }.into(),
             width: Width::Bits32,
             is_privileged: true,
             is_at_reset: false,
@@ -341,10 +395,11 @@ mod tests {
 
     fn requests() -> Vec<Request> {
         let view = View { memory: 1, vcpu: 2, paging: state().paging };
-        let tasks = Some(TaskPlan { slots: vec![1, u64::MAX], direct_map: 3, part: 4..900, tid: 8 });
+        let tasks = Some(TaskPlan { slots: vec![1, u64::MAX], direct_map: 3, part: 4..900, tid: 8, entry_bytes: 336 });
         let linux = LinuxPlan { range: 5..6, idle: vec![7..8, 9..10], between: vec![5..6, 8..9], tasks };
         let plan = CopyPlan {
             stack_bytes: 24 << 10,
+            leaves_sleepers: true,
             cores: Some(9),
             programs: vec![1..2, 4..5],
             code: vec![1..3, 4..5],
@@ -356,6 +411,7 @@ mod tests {
             Request::ChooseMemory { memory: 7 },
             Request::Plan(CopyPlan::default()),
             Request::Plan(plan),
+            Request::Begin,
             Request::Start,
             Request::Detach,
         ]
@@ -376,7 +432,7 @@ mod tests {
             wait: None,
         };
         vec![
-            Report::Attached { vcpus: vec![0, 3], threads: vec![77], memories: 2 },
+            Report::Attached { vcpus: vec![0, 3], threads: vec![77], memories: 2, started_ns: Some(9) },
             Report::Failed { is_of_the_backend: true, sentence: "why".to_owned() },
             Report::State(None),
             Report::State(Some(state())),

@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use glass_profiler_core::event::Event;
 use glass_profiler_core::model::Losses;
 
-use super::messages::{Report, Request, event_bytes};
+use super::messages::{LENGTH_BYTES, Report, Request, event_bytes, join};
 use super::{Subject, system};
 use crate::backends::Backend;
 use crate::backends::access::VmAccess;
@@ -20,14 +20,26 @@ use crate::bytes::MESSAGE_BYTES_MAX;
 use crate::error::GuestError;
 use crate::find::domains;
 use crate::find::{self, Found};
-use crate::sys::{Packets, Received, cpu_time_ns, leave_session, stay_awake};
+use crate::sys::{AWAKE_PERIOD, Packets, Received, cpu_time_ns, is_quiet, leave_session, stay_awake};
 use crate::systems::linux::Replan;
 use crate::{Counts, Flow, Guest, Source};
 
 /// How long is waited for a request before the VM's signals are looked after.
 const LOOK_AFTER: Duration = Duration::from_millis(1);
-/// How long samples are collected before they are sent and requests are looked for. Each time wakes the reader.
-const ROUND: Duration = Duration::from_millis(20);
+/// How long samples are collected before they are sent and requests are looked for: some samples of each vCPU, within these bounds. Each time wakes
+/// this process and the reader.
+const ROUND_MIN: Duration = Duration::from_millis(20);
+const ROUND_MAX: Duration = Duration::from_millis(200);
+const SAMPLES_OF_ROUND: u32 = 4;
+/// The same while all vCPUs sleep: a request may wait for that long.
+const QUIET_ROUND: Duration = Duration::from_secs(1);
+/// How often the reader gets the counts while there are no samples: each time wakes it. While all vCPUs sleep it gets their samples as rarely.
+const COUNTS_PERIOD: Duration = Duration::from_secs(1);
+const QUIET_COUNTS_PERIOD: Duration = Duration::from_secs(5);
+/// The longest time between two moves of the timers that keep this process awake: it holds a VM that is sampled rarely for a small part of that.
+const AWAKE_PERIOD_MAX: Duration = Duration::from_millis(50);
+/// Small messages share packets up to this size.
+const PACKET_BYTES: usize = 16 << 10;
 /// What may wait for room in the socket, in bytes.
 const WAITING_BYTES_MAX: usize = 16 << 20;
 
@@ -79,16 +91,17 @@ impl Task {
 
 /// Holds a VM for the process at the other end of `socket`, until that wants no more or is gone. For a process of its own, whose
 /// standard input the socket is: it leaves the terminal's session, ignores signals, and the kernel releases what it holds when it ends.
-/// Returns whether the VM was sampled: otherwise it could not be, or the reader did not want it.
+/// Returns whether the VM was sampled, or else the reader did not want it; `None` if it could not be attached to: the reader has given up no rights
+/// then, and may try another way.
 ///
 /// # Errors
 /// `socket` is none that a reader has made, or the process cannot be kept awake. What is wrong with the VM is reported to the reader.
-pub fn serve(socket: OwnedFd, task: &Task) -> io::Result<bool> {
+pub fn serve(socket: OwnedFd, task: &Task) -> io::Result<Option<bool>> {
     if !Packets::is_one(&socket) {
         return Err(io::Error::other("standard input is no socket of glass, which starts this by itself"));
     }
     leave_session(c"glass-holder");
-    stay_awake()?;
+    stay_awake(awake_period(task.rate_hz))?;
     let link = Link::new(Packets::of(socket));
     Ok(match task.subject {
         Subject::Vm { pid, backend } => match find_vm(pid) {
@@ -97,7 +110,7 @@ pub fn serve(socket: OwnedFd, task: &Task) -> io::Result<bool> {
                 let seized = seized.map(|seized| if task.with_vmm { seized.with_the_vmm(vm.pid) } else { seized });
                 link.hold(seized, task.rate_hz)
             }
-            Ok(vm) => link.hold(QemuVm::connect(&vm, &task.vcpus), task.rate_hz),
+            Ok(vm) => link.hold(QemuVm::find(&vm, &task.vcpus), task.rate_hz),
             Err(error) => link.refuse(&error),
         },
         Subject::Domain { id, force } => {
@@ -127,6 +140,7 @@ enum FromReader {
 /// The way to the reader. Reports wait here while the socket has no room.
 pub(super) struct Link {
     packets: Packets,
+    /// Packets.
     waiting: VecDeque<Vec<u8>>,
     waiting_bytes: usize,
     /// Samples that found no room.
@@ -169,13 +183,21 @@ impl Link {
         }
     }
 
-    fn queue(&mut self, message: Vec<u8>) {
-        self.waiting_bytes += message.len();
-        self.waiting.push_back(message);
+    fn queue(&mut self, message: &[u8]) {
+        let bytes = LENGTH_BYTES + message.len();
+        self.waiting_bytes += bytes;
+        match self.waiting.back_mut().filter(|packet| packet.len() + bytes <= PACKET_BYTES) {
+            Some(packet) => join(packet, message),
+            None => {
+                let mut packet = Vec::with_capacity(bytes);
+                join(&mut packet, message);
+                self.waiting.push_back(packet);
+            }
+        }
     }
 
     fn report(&mut self, report: &Report) {
-        self.queue(report.to_bytes());
+        self.queue(&report.to_bytes());
         self.flush();
     }
 
@@ -187,7 +209,7 @@ impl Link {
             self.dropped += 1;
             return;
         }
-        self.queue(message);
+        self.queue(&message);
     }
 
     fn counts(&mut self, counts: Counts) {
@@ -197,7 +219,7 @@ impl Link {
         // Of those that wait only the last would matter, and they are not many: a sample follows the next.
         if self.waiting_bytes < WAITING_BYTES_MAX {
             let counts = Counts { delivered, losses, late: counts.late.min(delivered), helpers_cpu_ns: cpu_time_ns() };
-            self.queue(Report::Counts(counts).to_bytes());
+            self.queue(&Report::Counts(counts).to_bytes());
         }
     }
 
@@ -211,28 +233,28 @@ impl Link {
         }
     }
 
-    fn refuse(mut self, error: &GuestError) -> bool {
+    fn refuse(mut self, error: &GuestError) -> Option<bool> {
         self.report(&Report::failed(error));
         self.finish();
-        false
+        None
     }
 
-    /// Serves a VM that was attached to; whether it was sampled.
-    pub(super) fn hold<V: VmAccess + Guest>(mut self, attached: Result<V, GuestError>, rate_hz: u32) -> bool {
+    /// Serves a VM that was attached to; whether it was sampled, as [`serve`] returns it.
+    pub(super) fn hold<V: VmAccess + Guest>(mut self, attached: Result<V, GuestError>, rate_hz: u32) -> Option<bool> {
         let mut vm = match attached {
             Ok(vm) => vm,
             Err(error) => return self.refuse(&error),
         };
-        self.report(&Report::Attached { vcpus: vm.vcpus(), threads: vm.threads(), memories: vm.memories() });
+        self.report(&attached_to(&vm, None));
         if !self.set_up(&mut vm) {
             vm.give_up();
             drop(vm);
             self.report(&Report::Detached);
             self.finish();
-            return false;
+            return Some(false);
         }
         let mut source = Paced::new(vm, rate_hz);
-        let ended = self.sample(&mut source);
+        let ended = self.sample(&mut source, round(rate_hz));
         if let Err(error) = &ended {
             self.report(&Report::failed(error));
         }
@@ -245,7 +267,7 @@ impl Link {
         drop(source);
         self.report(&Report::Detached);
         self.finish();
-        true
+        Some(true)
     }
 
     /// Answers requests until sampling starts; false if it does not.
@@ -269,11 +291,17 @@ impl Link {
     }
 
     /// Samples until the reader wants no more.
-    fn sample(&mut self, source: &mut (impl Source + Replan)) -> Result<(), GuestError> {
+    fn sample(&mut self, source: &mut (impl Source + Replan), round: Duration) -> Result<(), GuestError> {
         source.announce(&mut |event| self.event(&event))?;
+        let mut counted = None;
         loop {
-            self.counts(source.counts());
-            self.flush();
+            let (is_quiet, has_samples) = (is_quiet(), !self.waiting.is_empty());
+            let period = if is_quiet { QUIET_COUNTS_PERIOD } else { COUNTS_PERIOD };
+            if has_samples && !is_quiet || counted.is_none_or(|counted: Instant| counted.elapsed() >= period) {
+                counted = Some(Instant::now());
+                self.counts(source.counts());
+                self.flush();
+            }
             match self.next() {
                 FromReader::Nothing => {}
                 // The guest has started again.
@@ -284,7 +312,9 @@ impl Link {
                 // Nothing else is requested any more.
                 FromReader::Gone | FromReader::Request(_) => return Ok(()),
             }
-            if source.collect(ROUND, &mut |event| self.event(&event))? == Flow::Ended {
+            if source.collect(if is_quiet { QUIET_ROUND } else { round }, &mut |event| self.event(&event))?
+                == Flow::Ended
+            {
                 self.report(&Report::GuestEnded);
                 return Ok(());
             }
@@ -292,9 +322,24 @@ impl Link {
     }
 }
 
+/// How long samples of this rate are collected before they are sent.
+fn round(rate_hz: u32) -> Duration {
+    (Duration::from_secs(1) * SAMPLES_OF_ROUND / rate_hz.max(1)).clamp(ROUND_MIN, ROUND_MAX)
+}
+
+/// How often the timers that keep this process awake are moved on: each time wakes it, as each sample does.
+fn awake_period(rate_hz: u32) -> Duration {
+    (Duration::from_secs(1) / rate_hz.max(1)).clamp(AWAKE_PERIOD, AWAKE_PERIOD_MAX)
+}
+
+fn attached_to(vm: &impl VmAccess, started_ns: Option<u64>) -> Report {
+    Report::Attached { vcpus: vm.vcpus(), threads: vm.threads(), memories: vm.memories(), started_ns }
+}
+
 fn answer(vm: &mut impl VmAccess, request: Request) -> Result<Report, GuestError> {
     let is_there = |vcpu: usize| vcpu < vm.vcpus().len();
     match request {
+        Request::Begin => vm.begin().map(|started_ns| attached_to(vm, started_ns)),
         Request::State { vcpu } if is_there(vcpu) => Ok(Report::State(vm.state(vcpu)?)),
         Request::Read { view, address, bytes } if is_there(view.vcpu) => {
             let mut found = vec![0; bytes];
@@ -311,6 +356,12 @@ fn answer(vm: &mut impl VmAccess, request: Request) -> Result<Report, GuestError
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rounds_of_a_low_rate_are_long() {
+        assert_eq!([0, 1, 19, 79, 199, 997].map(|rate| round(rate).as_millis()), [200, 200, 200, 50, 20, 20]);
+        assert_eq!([0, 19, 50, 997].map(|rate| awake_period(rate).as_millis()), [50, 50, 20, 10]);
+    }
 
     #[test]
     fn a_task_survives_the_command_line() {

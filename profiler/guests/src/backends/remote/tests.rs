@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use glass_profiler_core::arch::Width;
 use glass_profiler_core::arch::x86_64::Registers;
-use glass_profiler_core::arch::x86_64::paging::Paging;
+use glass_profiler_core::arch::{Paging, x86_64};
 use glass_profiler_core::event::{Event, RawSample, Segment};
 
 use super::client::RemoteVm;
 use super::server::Link;
-use crate::arch::x86_64::CoreState;
+use crate::arch::CoreState;
 use crate::backends::access::{View, VmAccess};
 use crate::error::GuestError;
 use crate::sys::Packets;
@@ -20,7 +20,7 @@ use crate::systems::plan::CopyPlan;
 use crate::{Attempt, Flow, Guest, Source};
 
 const PATIENCE: Duration = Duration::from_secs(30);
-const PAGING: Paging = Paging { cr0: 1, cr3: 2, cr4: 3, efer: None };
+const PAGING: Paging = Paging::X86_64(x86_64::paging::Paging { cr0: 1, cr3: 2, cr4: 3, efer: None });
 
 /// What happened to a VM.
 #[derive(Default)]
@@ -45,7 +45,7 @@ impl VmAccess for Fake {
         let registers = Registers { rip: vcpu as u64, ..Default::default() };
         let (width, is_privileged) = (Width::Bits64, true);
         Ok(Some(CoreState {
-            registers,
+            registers: registers.into(),
             paging: PAGING,
             width,
             is_privileged,
@@ -104,7 +104,7 @@ impl Guest for Fake {
     }
 }
 
-fn start(samples_max: u64) -> (RemoteVm, Arc<Seen>, JoinHandle<bool>) {
+fn start(samples_max: u64) -> (RemoteVm, Arc<Seen>, JoinHandle<Option<bool>>) {
     let (packets, its_end) = Packets::pair().unwrap();
     let seen = Arc::new(Seen::default());
     let fake = Fake { seen: seen.clone(), plan: CopyPlan::default(), samples_max };
@@ -124,7 +124,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 fn registers_and_memory_come_through() {
     let (mut vm, seen, holder) = start(u64::MAX);
     assert_eq!((vm.vcpus(), vm.memories()), (vec![4, 7], 3));
-    assert_eq!(vm.state(1).unwrap().unwrap().registers.rip, 1);
+    assert_eq!(vm.state(1).unwrap().unwrap().registers.ip(), 1);
     assert!(vm.state(2).is_err(), "there is no third");
     let view = View { memory: 0, vcpu: 0, paging: PAGING };
     let mut into = vec![0; 100_000];

@@ -8,7 +8,7 @@ use glass_profiler_core::guest::GuestKind;
 use super::memory::Frames;
 use super::{Vcpu, XenDomain, context_call, failed};
 use crate::Guest;
-use crate::arch::x86_64::CoreState;
+use crate::arch::CoreState;
 use crate::backends::access::{KnownVm, View, VmAccess};
 use crate::error::GuestError;
 use crate::find::domains::{self, Domain};
@@ -126,6 +126,7 @@ impl VmAccess for XenDomain {
 
 fn is_32_bit_guest(state: &CoreState) -> bool {
     const EFER_LONG_MODE_ACTIVE: u64 = 1 << 10;
-    let is_long = state.paging.efer.is_some_and(|efer| efer & EFER_LONG_MODE_ACTIVE != 0);
-    state.width == Width::Bits32 && state.paging.cr0 & CR0_PAGING != 0 && !is_long
+    let Some(paging) = state.paging.x86_64() else { return false };
+    let is_long = paging.efer.is_some_and(|efer| efer & EFER_LONG_MODE_ACTIVE != 0);
+    state.width == Width::Bits32 && paging.cr0 & CR0_PAGING != 0 && !is_long
 }

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use glass_profiler_core::arch::x86_64::paging::Translator;
+use glass_profiler_core::arch::paging::Translator;
 
 use super::memory::{Frames, Place};
 use crate::error::GuestError;

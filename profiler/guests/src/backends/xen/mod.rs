@@ -21,11 +21,12 @@ mod memory;
 use std::ops::Range;
 use std::time::Duration;
 
-use glass_profiler_core::arch::x86_64::paging::Translator;
+use glass_profiler_core::arch::paging::Translator;
 use glass_profiler_core::event::{Event, RawSample};
 use glass_profiler_core::model::State;
 
-use crate::arch::x86_64::{CoreState, xen};
+use crate::arch::CoreState;
+use crate::arch::x86_64::xen;
 use crate::error::GuestError;
 use crate::find::domains::layout::{DomainInfo, VcpuInfo};
 use crate::memory::AddressSpace;

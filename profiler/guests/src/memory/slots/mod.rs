@@ -15,7 +15,7 @@ use glass_profiler_core::linux::btf::Btf;
 use walk::Offsets;
 
 use crate::proc::living;
-use crate::sys::{FileOffsets, KernelReader, open_files};
+use crate::sys::{FileOffsets, KernelReader, KernelTypes, open_files};
 
 /// Descriptions of types that are larger are not read: that of Linux 6.18 has 5.5 MB.
 const BTF_BYTES_MAX: u64 = 64 << 20;
@@ -45,8 +45,10 @@ fn shown(pid: u32) -> Option<Vec<Vec<Slot>>> {
     if wanted.is_empty() {
         return None;
     }
-    let kernel = read_btf("vmlinux")?;
-    let kernel = Btf::parse(&kernel, None)?;
+    // Megabytes: most of what attaching to a small VM would take is to copy them.
+    let mapped = KernelTypes::map().ok();
+    let read = if mapped.is_none() { read_btf("vmlinux") } else { None };
+    let kernel = Btf::parse(mapped.as_deref().or(read.as_deref())?, None)?;
     // Where KVM is a module its types are in a file of its own.
     let module = read_btf("kvm");
     let module = module.as_deref().and_then(|module| Btf::parse(module, Some(&kernel)));

@@ -1,5 +1,8 @@
 //! AArch64: the virtual counter, and the system call in the registers of a stopped thread of this host. Not run on hardware.
 
+use glass_profiler_core::arch;
+use glass_profiler_core::arch::aarch64::{GENERAL, Registers};
+
 /// Registers of a thread as ptrace has them.
 pub(crate) type ThreadRegisters = libc::user_regs_struct;
 
@@ -11,6 +14,17 @@ pub(crate) const RED_ZONE_REGISTERS: Option<[i16; 2]> = None;
 const CALL_BYTES: u64 = 4;
 /// The register with the number of a system call.
 const NUMBER: usize = 8;
+
+/// x0 to x29, the link register, sp and pc, as bits of the numbers that the kernel gives to registers (`enum perf_event_arm_regs`).
+pub(crate) const PERF_REGISTERS: u64 = (1 << PERF_REGISTERS_COUNT) - 1;
+/// How many those are.
+pub(crate) const PERF_REGISTERS_COUNT: usize = GENERAL + 2;
+
+/// Those registers, in that order.
+pub(crate) fn of_perf(words: &[u64; PERF_REGISTERS_COUNT]) -> arch::Registers {
+    let general = std::array::from_fn(|number| words[number]);
+    Registers { general, sp: words[GENERAL], pc: words[GENERAL + 1], ..Registers::default() }.into()
+}
 
 /// The clock of this machine's processors: CNTVCT_EL0 (Arm Architecture Reference Manual, D12.1).
 pub(crate) fn ticks() -> u64 {
@@ -26,8 +40,9 @@ pub(crate) fn ip(registers: &ThreadRegisters) -> u64 {
 }
 
 /// Those that unwinding takes, if this architecture's code can be unwound.
-pub(crate) fn for_unwinding(_registers: &ThreadRegisters) -> Option<glass_profiler_core::arch::Registers> {
-    None
+pub(crate) fn for_unwinding(registers: &ThreadRegisters) -> Option<arch::Registers> {
+    let ThreadRegisters { regs: general, sp, pc, .. } = *registers;
+    Some(Registers { pc, sp, general, ..Registers::default() }.into())
 }
 
 /// Where QEMU has the state of the vCPU whose translated code the thread executes (`TCG_AREG0` of tcg/aarch64/tcg-target.h).
@@ -80,4 +95,16 @@ pub(crate) fn return_with(registers: &mut ThreadRegisters, result: u64) {
 /// Whether a system call waits for descriptors.
 pub(crate) fn is_poll(number: i64) -> bool {
     number == libc::SYS_ppoll
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registers_of_the_kernels_samples() {
+        let words = std::array::from_fn(|number| 100 + number as u64);
+        let general = std::array::from_fn(|number| 100 + number as u64);
+        assert_eq!(of_perf(&words), Registers { pc: 132, sp: 131, general, ..Registers::default() }.into());
+    }
 }

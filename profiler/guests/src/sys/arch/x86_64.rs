@@ -1,5 +1,8 @@
 //! x86-64: the TSC, and the system call in the registers of a stopped thread of this host.
 
+use glass_profiler_core::arch;
+use glass_profiler_core::arch::x86_64::{GENERAL, Registers};
+
 /// Registers of a thread as ptrace has them.
 pub(crate) type ThreadRegisters = libc::user_regs_struct;
 
@@ -9,6 +12,23 @@ pub(crate) const CAN_CALL_AGAIN: bool = true;
 pub(crate) const RED_ZONE_REGISTERS: Option<[i16; 2]> = Some([17 * 8, 19 * 8]);
 /// Bytes of the `syscall` instruction.
 const CALL_BYTES: u64 = 2;
+
+/// The general registers and ip, as bits of the numbers that the kernel gives to registers (`enum perf_event_x86_regs`).
+pub(crate) const PERF_REGISTERS: u64 = 0x1ff | 0xff << 16;
+/// How many those are.
+pub(crate) const PERF_REGISTERS_COUNT: usize = 17;
+
+/// Those registers, in the order in which the kernel has them: ax, bx, cx, dx, si, di, bp, sp, ip, r8 to r15.
+pub(crate) fn of_perf(words: &[u64; PERF_REGISTERS_COUNT]) -> arch::Registers {
+    /// DWARF's numbers of those before ip.
+    const BEFORE_IP: [usize; 8] = [0, 3, 2, 1, 4, 5, 6, 7];
+    let mut general = [0; GENERAL];
+    for (number, word) in BEFORE_IP.into_iter().zip(words) {
+        general[number] = *word;
+    }
+    general[BEFORE_IP.len()..].copy_from_slice(&words[BEFORE_IP.len() + 1..]);
+    Registers::of_all(words[BEFORE_IP.len()], general).into()
+}
 
 /// The clock of this machine's processors: the TSC.
 pub(crate) fn ticks() -> u64 {
@@ -22,14 +42,14 @@ pub(crate) fn ip(registers: &ThreadRegisters) -> u64 {
 }
 
 /// Those that unwinding takes, if this architecture's code can be unwound.
-pub(crate) fn for_unwinding(registers: &ThreadRegisters) -> Option<glass_profiler_core::arch::Registers> {
+pub(crate) fn for_unwinding(registers: &ThreadRegisters) -> Option<arch::Registers> {
     let it = registers;
     // In the order of DWARF's numbers: System V ABI for AMD64, figure 3.36.
     let general = [
         it.rax, it.rdx, it.rcx, it.rbx, it.rsi, it.rdi, it.rbp, it.rsp, it.r8, it.r9, it.r10, it.r11, it.r12, it.r13,
         it.r14, it.r15,
     ];
-    Some(glass_profiler_core::arch::x86_64::Registers::of_all(it.rip, general).into())
+    Some(Registers::of_all(it.rip, general).into())
 }
 
 /// Where QEMU has the state of the vCPU whose translated code the thread executes (`TCG_AREG0` of tcg/i386/tcg-target.h).
@@ -84,4 +104,16 @@ pub(crate) fn return_with(registers: &mut ThreadRegisters, result: u64) {
 /// Whether a system call waits for descriptors.
 pub(crate) fn is_poll(number: i64) -> bool {
     matches!(number, libc::SYS_ppoll | libc::SYS_poll)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registers_of_the_kernels_samples() {
+        let words = [100, 103, 102, 101, 104, 105, 106, 107, 0x40_1000, 108, 109, 110, 111, 112, 113, 114, 115];
+        let general = std::array::from_fn(|number| 100 + number as u64);
+        assert_eq!(of_perf(&words), Registers::of_all(0x40_1000, general).into());
+    }
 }

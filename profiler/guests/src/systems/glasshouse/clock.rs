@@ -4,7 +4,8 @@
 //! write at host ticks `a`, and that the guest sees at its ticks `t`, bounds the offset from
 //! above, `t - a`, because the guest cannot see it before it is written. An event of guest ticks `t` that we see at host ticks `b`
 //! bounds it from below, `t - b`. QEMU's own clock stops while it stops the VM, so the offset may jump downwards:
-//! then the bounds contradict each other, and the older ones are dropped.
+//! then the bounds contradict each other, and the older ones are dropped. Our own VMM reads the guest's clock when it makes it, and states it: that
+//! is used as long as it is within the bounds.
 
 use std::collections::VecDeque;
 
@@ -20,6 +21,13 @@ const BOUNDS_MAX: usize = 256;
 const RESTLESS_NS: u64 = 1_000_000_000;
 /// Two clocks whose rates differ by more than this share are not the same clock.
 const SAME_RATE: f64 = 0.03;
+
+/// Both of the host's clocks for a guest that counts the host's time at this rate: its ticks, from whatever start, are the first.
+pub(super) fn at_rate(pair: ClockPair, ticks_per_second: u64) -> ClockPair {
+    let ticks = u128::from(pair.time_ns) * u128::from(ticks_per_second) / 1_000_000_000;
+    // The time was read between two reads of the ticks, which are at least as frequent.
+    ClockPair { ticks: ticks as u64, ..pair }
+}
 
 /// The rate of the host's TSC.
 #[derive(Debug, Clone, Copy)]
@@ -46,6 +54,11 @@ impl HostClock {
 
     pub(super) fn hz(&self) -> u64 {
         self.hz as u64
+    }
+
+    /// Whether a guest that reports this rate, 0 if none, counts at another one.
+    pub(super) fn is_other(&self, guest_hz: u64) -> bool {
+        guest_hz > 0 && (guest_hz as f64 / self.hz - 1.0).abs() > SAME_RATE
     }
 
     pub(super) fn ns_of(&self, ticks: u64) -> u64 {
@@ -76,6 +89,8 @@ pub(super) struct Offset {
     lower: VecDeque<Bound>,
     upper: VecDeque<Bound>,
     jumped_ns: Option<u64>,
+    /// What the VMM states, and its maximum error.
+    stated: Option<(i64, u64)>,
     /// The newest answer: guest ticks, and the host ticks before and after it.
     answer: Option<(u64, ClockPair, ClockPair)>,
 }
@@ -107,6 +122,13 @@ impl Offset {
         self.seen(ticks, seen);
     }
 
+    /// The VMM states its guest's clock: ticks of the host, of the guest and of the host, read in this order. It holds as long as no event and no
+    /// answer contradicts it.
+    pub(super) fn state(&mut self, [before, ticks, after]: [u64; 3]) {
+        let width = after.saturating_sub(before);
+        self.stated = Some((difference(ticks, before.wrapping_add(width / 2)), width / 2 + 1));
+    }
+
     /// An event of these ticks was seen.
     pub(super) fn seen(&mut self, ticks: u64, seen: ClockPair) {
         let offset = difference(ticks, seen.ticks.wrapping_add(seen.error_ticks));
@@ -133,17 +155,30 @@ impl Offset {
         self.jumped_ns.is_some_and(|jumped| now_ns.saturating_sub(jumped) < RESTLESS_NS)
     }
 
-    /// The offset, and its maximum error in ticks. `None` while one of the bounds is missing.
-    fn estimate(&self) -> Option<(i64, u64)> {
-        let lower = self.lower.iter().map(|bound| bound.offset).max()?;
-        let upper = self.upper.iter().map(|bound| bound.offset).min()?;
+    /// The offset is not below this; `None` if no event was seen.
+    pub(super) fn at_least(&self) -> Option<i64> {
+        self.lower.iter().map(|bound| bound.offset).max()
+    }
+
+    /// The offset, and its maximum error in ticks. `None` while one of the bounds is missing and the VMM states nothing.
+    pub(super) fn estimate(&self) -> Option<(i64, u64)> {
+        let lower = self.at_least();
+        let upper = self.upper.iter().map(|bound| bound.offset).min();
+        let is_possible = |(offset, error): &(i64, u64)| {
+            lower.is_none_or(|lower| offset.saturating_add_unsigned(*error) >= lower)
+                && upper.is_none_or(|upper| offset.saturating_sub_unsigned(*error) <= upper)
+        };
+        if let Some(stated) = self.stated.filter(is_possible) {
+            return Some(stated);
+        }
+        let (lower, upper) = (lower?, upper?);
         let width = upper.checked_sub(lower)?.max(0);
         Some((lower.wrapping_add(width / 2), width as u64 / 2 + 1))
     }
 
     /// The guest's clock now; `guest_hz` is the rate that the guest reports, 0 if none.
     pub(super) fn point(&self, now: ClockPair, host: &HostClock, guest_hz: u64) -> Option<ClockPoint> {
-        if guest_hz > 0 && (guest_hz as f64 / host.hz - 1.0).abs() > SAME_RATE {
+        if host.is_other(guest_hz) {
             // The VM's TSC is scaled: the offset is not constant. Only the guest's answers relate the clocks.
             let (ticks, asked, seen) = self.answer?;
             let half = seen.time_ns.saturating_sub(asked.time_ns) / 2;
@@ -162,8 +197,7 @@ impl Offset {
     /// The same for a guest that has not answered yet: its clock is at least at its newest event. The error is that
     /// of an unrelated clock, as there is no bound from the other side.
     pub(super) fn guess(&self, now: ClockPair, host: &HostClock) -> Option<ClockPoint> {
-        let lower = self.lower.iter().map(|bound| bound.offset).max()?;
-        let ticks = now.ticks.wrapping_add_signed(lower);
+        let ticks = now.ticks.wrapping_add_signed(self.at_least()?);
         Some(ClockPoint { ticks, time_ns: now.time_ns, ticks_per_second: host.hz(), error_ns: u64::MAX })
     }
 }
@@ -253,6 +287,26 @@ mod tests {
         assert_eq!(point.error_ns, MS / 2 + 1);
     }
 
+    /// A guest that counts 62.5 MHz of the host's time is followed as closely as one that counts its ticks; by its answers alone the error was that of
+    /// an answer, up to a quarter of a second (2026-11-28).
+    #[test]
+    fn a_clock_that_counts_time() {
+        const RATE: u64 = 62_500_000;
+        let mut offset = Offset::default();
+        let at = |time_ns| at_rate(at(time_ns), RATE);
+        let guest = |time_ns: u64| (time_ns - 3 * MS) / 16;
+        let host = HostClock::new(at(0), at(100 * MS));
+        assert_eq!(host.hz(), RATE);
+        offset.answered(guest(10 * MS), at(9 * MS), at(11 * MS));
+        for step in 2..20 {
+            offset.seen(guest(step * 10 * MS), at(step * 10 * MS + 2_000));
+            offset.answered(guest(step * 10 * MS + 5_000), at(step * 10 * MS + 3_000), at(step * 10 * MS + 9_000));
+        }
+        let point = offset.point(at(300 * MS), &host, RATE).unwrap();
+        let error_ns = point.ticks.abs_diff(guest(300 * MS)) * 16;
+        assert!(error_ns <= point.error_ns && point.error_ns < 3_000, "{error_ns} of {}", point.error_ns);
+    }
+
     #[test]
     fn nonsense_does_no_harm() {
         let mut offset = Offset::default();
@@ -262,5 +316,21 @@ mod tests {
             let _ = offset.point(at(8), &host(), ticks);
             let _ = offset.guess(at(8), &host());
         }
+    }
+
+    #[test]
+    fn what_the_vmm_states_holds_within_the_bounds() {
+        let (truth, mut offset) = (5_000_000_000_i64, Offset::default());
+        let guest = |host: ClockPair| host.ticks.wrapping_add_signed(truth);
+        let read = at(MS).ticks;
+        offset.state([read, read.wrapping_add_signed(truth) + 300, read + 600]);
+        assert_eq!(offset.estimate(), Some((truth, 301)));
+        // Events and answers are much later seen than they happened.
+        offset.seen(guest(at(10 * MS)), at(30 * MS));
+        offset.answered(guest(at(50 * MS)), at(40 * MS), at(60 * MS));
+        assert_eq!(offset.estimate(), Some((truth, 301)));
+        // Its clock was changed.
+        offset.seen(guest(at(100 * MS)) + 10 * MS, at(100 * MS));
+        assert_ne!(offset.estimate().map(|(offset, _)| offset), Some(truth));
     }
 }

@@ -5,13 +5,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use glass_formats::trace::TRACE_SYMBOL;
+use glass_profiler_core::arch::Architecture;
 use glass_profiler_core::image::Image;
 
 use super::memory::{FileMemory, TraceMemory, VmMemory};
 use super::pages::{NoPage, Page};
 use crate::error::GuestError;
 use crate::files::HostFile;
-use crate::find::{self, Found, Vm};
+use crate::find::{self, Found, Vm, started};
 use crate::memory::Ram;
 
 /// What `/proc/PID/fd/N` of a process's trace points to.
@@ -29,8 +30,12 @@ pub struct Guest {
     pub is_vm: bool,
     /// The program that it runs.
     pub program: PathBuf,
+    /// Its clock counts the time of this machine, at a rate that it states, and not the ticks of this machine's processor.
+    pub(super) counts_time: bool,
     started: Option<u64>,
     memory: Option<Box<dyn TraceMemory>>,
+    /// What its VMM records of the exits of its processors, if it does.
+    exits: Option<Box<dyn TraceMemory>>,
 }
 
 impl Guest {
@@ -43,18 +48,10 @@ impl Guest {
     pub(super) fn take_memory(&mut self) -> Result<Box<dyn TraceMemory>, GuestError> {
         self.memory.take().ok_or_else(|| GuestError::Trace(format!("{} is being traced already", self.title)))
     }
-}
 
-/// When a process was started, in its kernel's ticks; `None` if it is no more, or only waits to be buried.
-fn started(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = fields.next()?;
-    if matches!(state, "Z" | "X" | "x") {
-        return None;
+    pub(super) fn take_exits(&mut self) -> Option<Box<dyn TraceMemory>> {
+        self.exits.take()
     }
-    fields.nth(18)?.parse().ok()
 }
 
 fn refused(pid: u32, what: &str) -> impl Fn(io::Error) -> GuestError {
@@ -82,10 +79,7 @@ pub fn open_process(pid: u32) -> Result<Guest, GuestError> {
     let started = started(pid);
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let title = format!("{} (process {pid})", name.trim_end());
-    let folder = fs::read_dir(format!("/proc/{pid}/fd")).map_err(refused(pid, "look at the open files"))?;
-    let is_trace = |path: &PathBuf| fs::read_link(path).is_ok_and(|target| target.as_os_str() == MEMORY_FILE);
-    let mut paths = folder.take(DESCRIPTORS_MAX).flatten().map(|entry| entry.path());
-    let Some(path) = paths.find(is_trace) else {
+    let Some(path) = memory_file(pid).map_err(refused(pid, "look at the open files"))? else {
         return Err(GuestError::Trace(format!(
             "{title} keeps no trace: it is no service of Glasshouse, or was built before there were traces"
         )));
@@ -96,7 +90,21 @@ pub fn open_process(pid: u32) -> Result<Guest, GuestError> {
         return Err(no.about(&title));
     }
     let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-    Ok(Guest { pid, title, is_vm: false, program, started, memory: Some(Box::new(memory)) })
+    let memory: Option<Box<dyn TraceMemory>> = Some(Box::new(memory));
+    Ok(Guest { pid, title, is_vm: false, program, counts_time: false, started, memory, exits: None })
+}
+
+/// The link to the memory file of a process's trace, if it has one.
+fn memory_file(pid: u32) -> io::Result<Option<PathBuf>> {
+    let folder = fs::read_dir(format!("/proc/{pid}/fd"))?;
+    let is_trace = |path: &PathBuf| fs::read_link(path).is_ok_and(|target| target.as_os_str() == MEMORY_FILE);
+    Ok(folder.take(DESCRIPTORS_MAX).flatten().map(|entry| entry.path()).find(is_trace))
+}
+
+/// What our own VMM records of exits; others record nothing.
+fn exits(pid: u32) -> Option<Box<dyn TraceMemory>> {
+    let file = File::open(memory_file(pid).ok()??).ok()?;
+    Some(Box::new(FileMemory::new(file, false).ok()?))
 }
 
 /// Whether a program can keep a trace; otherwise why not, in a sentence.
@@ -130,14 +138,18 @@ pub fn open_vm(vm: &Vm, program: Option<&Path>) -> Result<Guest, GuestError> {
     let control = control_address(program, &open_program(program)?)?;
     let accel = if vm.accel.is_empty() { String::new() } else { format!(", {}", vm.accel.to_uppercase()) };
     let title = format!("{} (VM{accel})", vm.name);
+    let architecture = vm.architecture.unwrap_or_default();
     let mut last = None;
-    for ram in Ram::candidates(pid).map_err(refused(pid, "look at the memory"))? {
+    for ram in Ram::candidates(pid, architecture).map_err(refused(pid, "look at the memory"))? {
         let mut memory = VmMemory { ram, control };
         match Page::read(&memory) {
             Ok(_) => {
                 memory.ram.open_for_writing().map_err(refused(pid, "write into the memory"))?;
                 let memory: Option<Box<dyn TraceMemory>> = Some(Box::new(memory));
-                return Ok(Guest { pid, title, is_vm: true, program: program.to_owned(), started, memory });
+                // QEMU's generic timer is its clock, `CLOCK_MONOTONIC` without the time in which the VM was stopped.
+                let counts_time = architecture == Architecture::Aarch64;
+                let (program, exits) = (program.to_owned(), exits(pid));
+                return Ok(Guest { pid, title, is_vm: true, program, counts_time, started, memory, exits });
             }
             // Of the candidates most are no RAM, where nothing is to be found.
             Err(no) => last = Some(if matches!(no, NoPage::TooNew(_)) { no } else { last.unwrap_or(NoPage::NoMagic) }),

@@ -2,17 +2,19 @@
 
 use std::time::{Duration, Instant};
 
+use glass_formats::trace::Group;
 use glass_profiler_core::event::Event;
 use glass_profiler_core::trace::raw::{Function, Piece};
 
-use super::clock::{HostClock, Offset};
+use super::clock::{HostClock, Offset, at_rate};
+use super::exits::{Exits, RingNumbers};
 use super::find::Guest;
 use super::memory::TraceMemory;
 use super::pages::Page;
 use super::reader::{Drained, ReadCounts, Start, TraceReader};
 use super::switch::Switch;
 use crate::error::GuestError;
-use crate::sys::read_pair;
+use crate::sys::{ClockPair, read_pair};
 use crate::{Counts, Flow, Source};
 
 /// Interval of rounds: the minimum, and the maximum while few events are written.
@@ -73,9 +75,14 @@ pub struct LiveCounts {
 pub struct Live {
     guest: Guest,
     reader: TraceReader<Box<dyn TraceMemory>>,
+    /// Of its VMM.
+    exits: Option<Exits>,
+    rings: RingNumbers,
     settings: LiveSettings,
     switch: Option<Switch>,
     host: HostClock,
+    /// At which the guest counts the host's time, if it does.
+    rate: Option<u64>,
     offset: Offset,
     interval: Duration,
     last_point: Option<Instant>,
@@ -92,15 +99,26 @@ impl Live {
         let memory = guest.take_memory()?;
         let title = guest.title.clone();
         let reader = TraceReader::new(memory, settings.start).map_err(|no| no.about(&title))?;
+        let rate = reader.page().ok().map(|page| page.ticks_per_second).filter(|rate| guest.counts_time && *rate > 0);
+        let wants_exits = settings.groups.is_none_or(|groups| groups & Group::Devices as u32 != 0);
+        let of_vmm = guest.take_exits();
+        let mut offset = Offset::default();
+        if let Some(clock) = of_vmm.as_ref().and_then(|memory| Page::read(memory).ok()?.guest_clock) {
+            offset.state(clock);
+        }
+        let exits = of_vmm.filter(|_| wants_exits).and_then(|memory| Exits::new(memory, settings.start));
         let first = read_pair();
         std::thread::sleep(RATE_LOOK);
         Ok(Live {
             guest,
             reader,
+            exits,
+            rings: RingNumbers::default(),
             settings,
             switch: None,
-            host: HostClock::new(first, read_pair()),
-            offset: Offset::default(),
+            host: HostClock::new(paced(first, rate), paced(read_pair(), rate)),
+            rate,
+            offset,
             interval: INTERVAL_MIN,
             last_point: None,
             last_asked: Instant::now(),
@@ -117,18 +135,40 @@ impl Live {
 
     /// The counters.
     pub fn live_counts(&self) -> LiveCounts {
-        LiveCounts { read: self.reader.counts(), ..self.counts }
+        let (own, vmm) = (self.reader.counts(), self.exits.as_ref().map(Exits::counts).unwrap_or_default());
+        let read =
+            ReadCounts { events: own.events + vmm.events, lost: own.lost + vmm.lost, rings: own.rings + vmm.rings };
+        LiveCounts { read, ..self.counts }
     }
 
     fn is_vm(&self) -> bool {
         !self.reader.memory().has_host_ticks()
     }
 
+    /// Copies what is new in the guest's rings and the VMM's.
+    fn drain(&mut self, sink: &mut dyn FnMut(Event)) -> Drained {
+        let rings = &mut self.rings;
+        let drained = self.reader.drain(&mut |event| sink(rings.apply(false, event)));
+        if let Some(exits) = &mut self.exits {
+            let guest_hz = self.reader.page().map_or(0, |page| page.ticks_per_second);
+            if self.host.is_other(guest_hz) {
+                self.exits = None;
+                sink(Event::Warning(
+                    "the exits that the VMM records are left out: the clock of this VM has another rate than its host's".to_owned(),
+                ));
+                return drained;
+            }
+            let offset = self.offset.estimate().map(|(offset, _)| offset);
+            exits.drain(offset, &mut |event| sink(rings.apply(true, event)));
+        }
+        drained
+    }
+
     /// One round of reading.
     fn round(&mut self, sink: &mut dyn FnMut(Event)) -> Drained {
         self.follow_switch(sink);
-        let drained = self.reader.drain(sink);
-        let seen = read_pair();
+        let drained = self.drain(sink);
+        let seen = paced(read_pair(), self.rate);
         if let Some(newest) = drained.newest_ticks.filter(|_| self.is_vm()) {
             self.offset.seen(newest, seen);
         }
@@ -148,7 +188,8 @@ impl Live {
             let requested = self.functions_requested.take();
             sink_warning(requested.and_then(|requested| untraced(requested, page.functions_on)), sink);
             if is_vm {
-                self.offset.answered(answer.ticks, answer.asked, answer.seen);
+                let [asked, seen] = [answer.asked, answer.seen].map(|pair| paced(pair, self.rate));
+                self.offset.answered(answer.ticks, asked, seen);
             }
         }
         if switch.was_taken_over(&page) {
@@ -173,7 +214,7 @@ impl Live {
     }
 
     fn point(&mut self, sink: &mut dyn FnMut(Event)) {
-        let now = read_pair();
+        let now = paced(read_pair(), self.rate);
         self.host.refine(now);
         let guest_hz = self.reader.page().map_or(0, |page| page.ticks_per_second);
         let point = match self.is_vm() {
@@ -196,9 +237,15 @@ impl Live {
         }
         self.point(sink);
         if self.last_point.is_none()
-            && let Some(guess) = self.offset.guess(read_pair(), &self.host)
+            && let Some(guess) = self.offset.guess(paced(read_pair(), self.rate), &self.host)
         {
             sink(Event::Trace(Piece::Clock(guess)));
+        }
+        if self.offset.estimate().is_none()
+            && let Some(exits) = &mut self.exits
+        {
+            // The same guess as the clock's.
+            exits.drain(self.offset.at_least(), &mut |event| sink(self.rings.apply(true, event)));
         }
     }
 
@@ -233,7 +280,7 @@ impl Source for Live {
             )));
         }
         // Existing events are older than the switch.
-        self.reader.drain(sink);
+        self.drain(sink);
         let functions = self.settings.functions.take();
         let words = functions.as_ref().map(|(words, _)| &words[..]);
         // Without a switch, request the groups that are on already: the answer contains the VM's time.
@@ -289,11 +336,12 @@ impl Source for Live {
         {
             let begun = Instant::now();
             while begun.elapsed() < FAREWELL && self.guest.is_alive() {
-                self.reader.drain(sink);
+                self.drain(sink);
                 let answer = self.reader.page().ok().and_then(|page| switch.answer(&page, read_pair()));
                 if let Some(answer) = answer {
                     if self.is_vm() {
-                        self.offset.answered(answer.ticks, answer.asked, answer.seen);
+                        let [asked, seen] = [answer.asked, answer.seen].map(|pair| paced(pair, self.rate));
+                        self.offset.answered(answer.ticks, asked, seen);
                     }
                     break;
                 }
@@ -303,6 +351,11 @@ impl Source for Live {
         self.finish(sink);
         Ok(())
     }
+}
+
+/// The host's clocks in what the guest counts: the host's time at a rate, or else the ticks of its processor.
+fn paced(pair: ClockPair, rate: Option<u64>) -> ClockPair {
+    rate.map_or(pair, |rate| at_rate(pair, rate))
 }
 
 /// Leaves a guest with these groups on. Returns true if it has switched within `patience`; otherwise it

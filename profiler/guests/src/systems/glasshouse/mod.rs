@@ -7,6 +7,7 @@
 
 mod clock;
 mod dump;
+mod exits;
 mod find;
 mod live;
 mod memory;

@@ -38,6 +38,8 @@ pub(super) struct Page {
     /// How many functions are traced.
     pub(super) functions_on: u32,
     pub(super) rings_lost: u32,
+    /// What a VMM states of its guest's clock: ticks of the host, of the guest and of the host, read in this order.
+    pub(super) guest_clock: Option<[u64; 3]>,
     /// By slot.
     pub(super) rings: Vec<RingWords>,
 }
@@ -122,6 +124,8 @@ impl Page {
             names_lost: half(&bytes, 148),
             functions_on: half(&bytes, 152),
             rings_lost: half(&bytes, 156),
+            guest_clock: Some([160, 168, 176].map(|at| word(&bytes, at)))
+                .filter(|[before, _, after]| 0 < *before && before <= after),
             rings: (0..RINGS_MAX).map(ring).collect(),
         })
     }

@@ -7,14 +7,16 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use glass_profiler_core::arch::Width;
+use glass_profiler_core::arch::{Architecture, Width};
 use glass_profiler_core::event::{Event, RawSample};
 use glass_profiler_core::guest::{Mode, SpaceId};
 use glass_profiler_core::linux::kernel::Kernel;
 use glass_profiler_core::model::State;
+use glass_profiler_core::remarks::STARTED_AGAIN;
 
 use super::in_ram::InRam;
-use super::processes::{Numbered, Outside, Processes};
+use super::outside::Outside;
+use super::processes::{Numbered, Processes};
 use crate::error::GuestError;
 use crate::memory::Machine;
 use crate::systems::plan::{CopyPlan, GUEST, LinuxPlan, SPACE};
@@ -26,7 +28,7 @@ const SEARCH_PERIOD: Duration = Duration::from_millis(500);
 const DOUBT_PERIOD: Duration = Duration::from_secs(5);
 /// How long is waited for a kernel's next tick.
 const TICK_PATIENCE: Duration = Duration::from_millis(30);
-/// Where kernels have their images (`Documentation/arch/x86/x86_64/mm.rst`).
+/// Where kernels of x86-64 have their images (`Documentation/arch/x86/x86_64/mm.rst`); those of AArch64 are anywhere.
 const IMAGES: Range<u64> = 0xffff_ffff_8000_0000..0xffff_ffff_c000_0000;
 
 /// What samples can be made by another plan.
@@ -67,7 +69,8 @@ impl Known {
 /// A Linux guest that is sampled.
 pub(crate) struct Followed {
     memory: Arc<dyn Machine>,
-    stack_bytes: u32,
+    /// What the guest's next kernel does not change.
+    plan: CopyPlan,
     outside: Outside,
     known: Known,
     /// Where the kernel is.
@@ -83,12 +86,12 @@ pub(crate) struct Followed {
 
 impl Followed {
     /// The guest with a kernel whose code and data are in `range`.
-    pub(crate) fn new(in_ram: InRam, range: Range<u64>, stack_bytes: u32, outside: Outside) -> Followed {
+    pub(crate) fn new(in_ram: InRam, range: Range<u64>, plan: CopyPlan, outside: Outside) -> Followed {
         let memory = in_ram.memory();
         let known = Known::of(in_ram, Numbered::KERNEL, outside.clone());
         let ticks = known.kernel().ticks(&*memory).unwrap_or(0);
         let (unknown, last_search) = (None, None);
-        Followed { memory, stack_bytes, outside, known, range, space: SPACE, ticks, unknown, last_search, restarts: 0 }
+        Followed { memory, plan, outside, known, range, space: SPACE, ticks, unknown, last_search, restarts: 0 }
     }
 
     /// Passes on samples of the guest as it was until now.
@@ -131,7 +134,8 @@ impl Followed {
 
     /// Whether a sample is where another kernel would be.
     fn is_doubtful(&self, batch: &[Event]) -> bool {
-        batch.iter().any(|event| {
+        let is_x86_64 = self.known.kernel().paging.architecture() == Architecture::X86_64;
+        batch.iter().filter(|_| is_x86_64).any(|event| {
             let Event::Sample(sample) = event else { return false };
             let ip = sample.segments.first().filter(|segment| segment.mode == Mode::Kernel);
             let ip = ip.map(|segment| segment.registers.ip());
@@ -177,7 +181,7 @@ impl Followed {
         }
         warnings.into_iter().for_each(|text| sink(Event::Warning(text)));
         let linux = Some(LinuxPlan { tasks, ..linux.plan() });
-        Ok(CopyPlan { stack_bytes: self.stack_bytes, programs: vec![self.range.clone()], linux, ..CopyPlan::default() })
+        Ok(CopyPlan { programs: vec![self.range.clone()], linux, ..self.plan.clone() })
     }
 
     /// The samples of the guest's next kernel have no name until that is found.
@@ -201,15 +205,14 @@ impl Followed {
         };
         let release = self.known.kernel().release();
         let restarted = match (self.restarts, self.unknown) {
-            (_, Some(_)) => Some(
-                "the guest started again, and its kernel was not found until the end: its samples have no names since"
-                    .to_owned(),
-            ),
-            (0, None) => None,
-            (1, None) => Some(format!("the guest started again while it was recorded, with Linux {release} since")),
-            (times, None) => Some(format!(
-                "the guest started again {times} times while it was recorded, with Linux {release} at the end"
+            (_, Some(_)) => Some(format!(
+                "{STARTED_AGAIN}, and its kernel was not found until the end: its samples have no names since"
             )),
+            (0, None) => None,
+            (1, None) => Some(format!("{STARTED_AGAIN} while it was recorded, with Linux {release} since")),
+            (times, None) => {
+                Some(format!("{STARTED_AGAIN} {times} times while it was recorded, with Linux {release} at the end"))
+            }
         };
         let remarks: Vec<String> = [restarted, processes].into_iter().flatten().collect();
         (!remarks.is_empty()).then(|| remarks.join("; "))
@@ -263,7 +266,10 @@ impl<S: Source + Replan> Source for Following<S> {
     }
 
     fn announce(&mut self, sink: &mut dyn FnMut(Event)) -> Result<(), GuestError> {
-        self.source.announce(sink)
+        let mut first = Vec::new();
+        let mut split = |event| if let Event::Sample(_) = event { first.push(event) } else { sink(event) };
+        self.source.announce(&mut split)?;
+        if first.is_empty() { Ok(()) } else { self.pass(first, sink) }
     }
 
     fn collect(&mut self, wait: Duration, sink: &mut dyn FnMut(Event)) -> Result<Flow, GuestError> {

@@ -2,16 +2,20 @@
 //! memory, and whether a core waits for work.
 
 mod follow;
+mod generated;
 mod in_ram;
+mod outside;
 mod processes;
+mod programs;
+mod same;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use glass_profiler_core::arch::x86_64::orc::{ADDRESS_BYTES, ENTRIES_MAX, ENTRY_BYTES, OrcTable};
-use glass_profiler_core::arch::x86_64::paging::Paging;
+use glass_profiler_core::arch::{Paging, x86_64};
 
-use crate::arch::x86_64::CoreState;
+use crate::arch::CoreState;
 use crate::arch::x86_64::gates::target_of_gate;
 use crate::error::GuestError;
 use crate::memory::AddressSpace;
@@ -21,8 +25,9 @@ use crate::systems::symbols::GuestProgram;
 
 pub(crate) use follow::{Followed, Following, Replan};
 pub(crate) use in_ram::InRam;
-pub use processes::GuestProcesses;
-pub(crate) use processes::{Outside, Processes};
+pub use outside::GuestProcesses;
+pub(crate) use outside::Outside;
+pub(crate) use processes::Processes;
 
 const BANNER_TEXT: &[u8] = b"Linux version ";
 /// Where every x86-64 kernel since 4.15 maps its interrupt table, whatever its slide
@@ -31,7 +36,7 @@ const INTERRUPT_TABLE: u64 = 0xffff_fe00_0000_0000;
 /// What a slide is a multiple of (`CONFIG_PHYSICAL_ALIGN`).
 const SLIDE_BYTES: u64 = 2 << 20;
 /// Functions in which a core halts, or waits for a write, until an interrupt comes.
-const IDLE: [&str; 16] = [
+const IDLE: [&str; 19] = [
     "default_idle",
     "native_safe_halt",
     "pv_native_safe_halt",
@@ -48,10 +53,28 @@ const IDLE: [&str; 16] = [
     "xen_safe_halt",
     "native_play_dead",
     "hlt_play_dead",
+    // Of AArch64.
+    "cpu_do_idle",
+    "arch_cpu_idle",
+    "psci_cpu_suspend_enter",
 ];
 
 /// Functions that change page tables before the task.
-const BETWEEN: [&str; 5] = ["switch_mm_irqs_off", "switch_mm", "load_new_mm_cr3", "enter_lazy_tlb", "__switch_to_asm"];
+const BETWEEN: [&str; 11] = [
+    "switch_mm_irqs_off",
+    "switch_mm",
+    "load_new_mm_cr3",
+    "enter_lazy_tlb",
+    "__switch_to_asm",
+    // Of AArch64.
+    "check_and_switch_context",
+    "cpu_do_switch_mm",
+    "cpu_switch_to",
+    // Of AArch64, too: the registers of the process may not be on the stack yet.
+    "vectors",
+    "el0t_64_sync",
+    "el0t_64_irq",
+];
 
 /// What is known of the kernel of a guest.
 pub(crate) struct Linux {
@@ -81,9 +104,20 @@ impl Linux {
     /// Reads a kernel in the memory of its VM. That may run meanwhile and remove the process in whose address space it is
     /// read: then the kernel counts as not found. Slow work is left to [`parse`](Linux::parse).
     pub(crate) fn find(program: &GuestProgram, core: &mut impl AddressSpace) -> Result<Linux, GuestError> {
-        let (slide, mut warning) = slide(program, core)?;
+        let (slide, warning) = slide(program, core)?;
+        Linux::at(program, slide, warning, core)
+    }
+
+    /// The same of a kernel that is where it is known to be; `warning` is what could not be done until now.
+    pub(crate) fn at(
+        program: &GuestProgram,
+        slide: u64,
+        mut warning: Option<String>,
+        core: &mut impl AddressSpace,
+    ) -> Result<Linux, GuestError> {
         let copied = match copy_orc(program, slide, core)? {
             Ok(copied) => Some(copied),
+            Err(_) if program.with_frame_pointers.is_some() => None,
             Err(reason) => {
                 warning = Some(short_stacks(&reason));
                 None
@@ -132,7 +166,8 @@ pub(crate) fn paging_of_kernel(
 ) -> Result<Option<Paging>, GuestError> {
     /// The gates of exceptions, which every kernel sets.
     const GATES_BYTES: usize = 32 * 16;
-    let Some(of_kernel) = state.paging.of_isolating_kernel() else { return Ok(None) };
+    let isolated = state.paging.x86_64().and_then(x86_64::paging::Paging::of_isolating_kernel);
+    let Some(of_kernel) = isolated.map(Paging::from) else { return Ok(None) };
     let table = state.interrupt_table.unwrap_or(INTERRUPT_TABLE);
     let mut gates = [[0; GATES_BYTES]; 2];
     for (paging, gates) in [state.paging, of_kernel].into_iter().zip(&mut gates) {

@@ -6,29 +6,24 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use glass_profiler_core::budget::Account;
-use glass_profiler_core::elf::{ReadAt, build_id_of};
 use glass_profiler_core::event::{Event, RawSample};
 use glass_profiler_core::guest::{Mode, Process, ProcessId, ProgramSince, SpaceId, Thread, ThreadId};
-use glass_profiler_core::image::Image;
-use glass_profiler_core::linux::files::File;
-use glass_profiler_core::linux::kept::Kept;
+use glass_profiler_core::linux::files::Version;
 use glass_profiler_core::linux::kernel::Kernel;
 use glass_profiler_core::linux::mappings::{EXECUTE, Vma};
-use glass_profiler_core::linux::page_cache::CachedFile;
 use glass_profiler_core::linux::space::Space;
 use glass_profiler_core::linux::tasks::{self, Identity, Task, Tasks};
 use glass_profiler_core::linux::{files, mappings, sleeping};
 use glass_profiler_core::model::State;
-use glass_profiler_core::program::{NamesFrom, OpenedFile, Parts, Program};
-use glass_profiler_core::symbols::Symbols;
+use glass_profiler_core::program::Program;
 
+use super::generated::Generated;
 use super::in_ram::Types;
-use crate::files::{HostFile, OpenedFiles};
-use crate::memory::{Machine, Physical};
+use super::outside::{Memory, Outside};
+use super::programs::{Programs, vdso};
+use crate::memory::Machine;
 use crate::systems::plan::{GUEST, SPACE};
 
 /// How long the mappings of a process are taken for unchanged while its samples are in them.
@@ -37,7 +32,7 @@ const MAPPINGS_AGE_MAX_NS: u64 = 200_000_000;
 const VDSO: &str = "[vdso]";
 const PAGE_BYTES: u64 = 4096;
 /// Functions that switch from one task to the next.
-const SWITCHING: [&str; 2] = ["__switch_to_asm", "__switch_to"];
+const SWITCHING: [&str; 3] = ["__switch_to_asm", "__switch_to", "cpu_switch_to"];
 /// Bytes of the kernel stack of a task, and its alignment (`THREAD_SIZE`).
 const STACK_BYTES: u64 = 16 << 10;
 
@@ -63,23 +58,12 @@ struct KnownThread {
 /// An address space that was announced.
 struct KnownSpace {
     id: SpaceId,
-    /// Its code, when its mappings were read.
-    code: Vec<Vma>,
+    /// Its code, when its mappings were read, and which contents the files had.
+    code: Vec<(Vma, Option<Version>)>,
     read_ns: Option<u64>,
+    /// What it generates, if there is code without a file.
+    generated: Option<Generated>,
 }
-
-/// The RAM of the guest, for what reads files out of it.
-#[derive(Clone)]
-struct Memory(Arc<dyn Machine>);
-
-impl Physical for Memory {
-    fn read(&self, address: u64, into: &mut [u8]) -> bool {
-        self.0.read(address, into)
-    }
-}
-
-/// By what a file is known: where its contents are, its number, and its length.
-type FileKey = (Option<u64>, u64, u64);
 
 /// How many processes, threads and address spaces were announced.
 #[derive(Debug, Clone, Copy)]
@@ -100,54 +84,6 @@ impl Numbered {
     }
 }
 
-/// How the processes of a Linux guest are shown.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct GuestProcesses {
-    /// A folder that has the guest's files by their paths: what is not in the guest's memory is read there.
-    pub root: Option<PathBuf>,
-    /// Names of processes and paths of files are left out.
-    pub without_names: bool,
-}
-
-/// What is known of a guest's files from elsewhere than its memory, and what is left out of its processes.
-#[derive(Debug, Clone)]
-pub(crate) struct Outside {
-    settings: GuestProcesses,
-    opened: OpenedFiles,
-}
-
-impl Outside {
-    pub(crate) fn new(settings: GuestProcesses, opened: OpenedFiles) -> Outside {
-        Outside { settings, opened }
-    }
-
-    /// A program of the guest by its path there, if it is the build that the guest runs.
-    fn program(&self, path: &str, build_id: &[u8]) -> Option<Program> {
-        let root = self.settings.root.as_ref()?;
-        // The guest chose the path.
-        if path.split('/').any(|part| matches!(part, ".." | ".")) {
-            return None;
-        }
-        let path_here = root.join(path.trim_start_matches('/'));
-        let file = HostFile::of_file(self.opened.open_path(&path_here)?).ok()?;
-        let program = program(&self.name(path, 0), Arc::new(file))?;
-        (program.image.build_id.as_deref() == Some(build_id)).then_some(program)
-    }
-
-    /// The name of a file by its path, or by its number.
-    fn name(&self, path: &str, inode: u64) -> String {
-        match (self.settings.without_names, path) {
-            (false, path) if !path.is_empty() => path.to_owned(),
-            _ => format!("[file {inode}]"),
-        }
-    }
-
-    /// What a thread is called: its name, or its number.
-    fn thread_name(&self, tid: u32, name: String) -> String {
-        if self.settings.without_names { format!("thread {tid}") } else { name }
-    }
-}
-
 /// The processes that samples have named until now.
 pub(crate) struct Processes {
     memory: Memory,
@@ -161,8 +97,10 @@ pub(crate) struct Processes {
     switching: Vec<Range<u64>>,
     /// By the address of their `mm_struct` and their process.
     spaces: HashMap<(u64, Key), KnownSpace>,
-    programs: HashMap<FileKey, Option<Program>>,
+    programs: Programs,
     vdso: Option<Program>,
+    /// Where the number of tasks is that have been started.
+    started: Option<u64>,
     /// How many were announced before these, of a kernel that ran before.
     numbered: Numbered,
     outside: Outside,
@@ -178,9 +116,12 @@ impl Processes {
         (numbered, outside): (Numbered, Outside),
     ) -> Processes {
         let switching = SWITCHING.iter().filter_map(|name| kernel.symbols.range(name)).collect();
-        let vdso = types.vdso.as_ref().and_then(|bytes| program(VDSO, Arc::new(bytes.to_vec())));
+        let vdso = types.vdso.as_deref().and_then(|bytes| vdso(VDSO, bytes));
+        let started = kernel.address(tasks::STARTED);
+        let memory = Memory(memory);
+        let programs = Programs::new(memory.clone(), &types, kernel.paging, outside.clone());
         Processes {
-            memory: Memory(memory),
+            memory,
             kernel,
             types,
             processes: HashMap::new(),
@@ -188,8 +129,9 @@ impl Processes {
             stacks: HashMap::new(),
             switching,
             spaces: HashMap::new(),
-            programs: HashMap::new(),
+            programs,
             vdso,
+            started,
             numbered,
             outside,
             unread: 0,
@@ -199,6 +141,11 @@ impl Processes {
     /// The tasks that there are now. `None` if the kernel has no list of them.
     pub(crate) fn tasks(&self) -> Option<Tasks> {
         tasks::list(&self.kernel, &self.memory, &self.types.tasks)
+    }
+
+    /// How many tasks the guest has started. `None` if its kernel has no symbol of that.
+    pub(crate) fn tasks_started(&self) -> Option<u64> {
+        self.kernel_space().word(self.started?)
     }
 
     /// What a task is called, if names may be shown.
@@ -247,18 +194,20 @@ impl Processes {
     }
 
     /// What could not be read, in a sentence.
-    pub(super) fn remark(&self) -> Option<String> {
+    pub(crate) fn remark(&self) -> Option<String> {
         let unread = self.unread;
-        (unread > 0).then(|| format!(
+        let unread = (unread > 0).then(|| format!(
             "the mappings of the guest's processes changed {unread} times while they were read: some code of theirs may have no name"
-        ))
+        ));
+        let remarks: Vec<String> = unread.into_iter().chain(self.programs.remarks()).collect();
+        (!remarks.is_empty()).then(|| remarks.join("; "))
     }
 
     /// Passes on a sample, and before it what is new of its thread.
     pub(crate) fn sample(&mut self, mut sample: RawSample, sink: &mut dyn FnMut(Event)) {
         let task = sample.task.take();
         let found = task.and_then(|task| Some((task.address, self.types.tasks.identity(&task.bytes)?)));
-        if let Some((address, mut identity)) = found {
+        if let Some((mut address, mut identity)) = found {
             identity.name = self.outside.thread_name(identity.tid, identity.name);
             let memory = self.memory.clone();
             let space = self.kernel.space(&memory);
@@ -266,9 +215,9 @@ impl Processes {
             let mut is_known = true;
             if let Some(stack) = self.other_stack(&sample, (identity.tid, identity.start_ns)) {
                 match self.task_of_stack(&space, stack) {
-                    Some((address, next)) => {
-                        process = self.thread(&space, address, &next, sample.time_ns, sink);
-                        identity = next;
+                    Some((of_stack, next)) => {
+                        process = self.thread(&space, of_stack, &next, sample.time_ns, sink);
+                        (address, identity) = (of_stack, next);
                     }
                     // Elsewhere it is the stack of an interrupt or of an entry, and no other task's.
                     None => is_known = !self.is_switching(&sample),
@@ -284,7 +233,7 @@ impl Processes {
                 && identity.mm != 0
             {
                 let ip = user.registers.ip();
-                user.space = self.space(&space, identity.mm, process, (ip, sample.time_ns), sink);
+                user.space = self.space(&space, (identity.mm, address), process, (ip, sample.time_ns), sink);
             }
         }
         sink(Event::Sample(sample));
@@ -415,7 +364,7 @@ impl Processes {
     fn space(
         &mut self,
         space: &Space<'_>,
-        mm: u64,
+        (mm, task): (u64, u64),
         process: Key,
         (ip, time_ns): (u64, u64),
         sink: &mut dyn FnMut(Event),
@@ -424,9 +373,9 @@ impl Processes {
         let owner = self.processes.get(&process).map(|known| known.process.id);
         let known = self.spaces.entry((mm, process)).or_insert_with(|| {
             sink(Event::Space { space: next, guest: GUEST, process: owner, copy_of: None });
-            KnownSpace { id: next, code: Vec::new(), read_ns: None }
+            KnownSpace { id: next, code: Vec::new(), read_ns: None, generated: None }
         });
-        let is_covered = known.code.iter().any(|vma| (vma.start..vma.end).contains(&ip));
+        let is_covered = known.code.iter().any(|(vma, _)| (vma.start..vma.end).contains(&ip));
         let age_ns = known.read_ns.map_or(u64::MAX, |read_ns| time_ns.saturating_sub(read_ns));
         let id = known.id;
         if age_ns < MAPPINGS_AGE_MAX_NS && (is_covered || age_ns < MAPPINGS_AGE_MAX_NS / 10) {
@@ -437,53 +386,48 @@ impl Processes {
             self.unread += 1;
             return id;
         };
-        let code: Vec<Vma> = all.into_iter().filter(|vma| vma.flags & EXECUTE != 0).collect();
-        let old: HashSet<Vma> = std::mem::replace(&mut known.code, code.clone()).into_iter().collect();
+        let offsets = &self.types.files;
+        let version = |vma: &Vma| Version::of(space, vma.file?, offsets);
+        let code = all.into_iter().filter(|vma| vma.flags & EXECUTE != 0).map(|vma| (vma, version(&vma)));
+        let code: Vec<_> = code.collect();
+        let old: HashSet<_> = std::mem::replace(&mut known.code, code.clone()).into_iter().collect();
         let vdso = mappings::address_space(space, mm, &self.types.mappings, self.kernel.paging).map_or(0, |of| of.vdso);
-        for vma in code.iter().filter(|vma| !old.contains(vma)) {
-            if let Some((bias, program)) = self.program(space, vma, vdso) {
+        let is_generated = |vma: &Vma| vma.file.is_none() && vma.start != vdso;
+        let mut generated = None;
+        if code.iter().any(|(vma, _)| is_generated(vma)) {
+            let of = known.generated.get_or_insert_with(|| Generated::of(process.0));
+            // Before and after: another task may be at its address by now.
+            let is_of = || Task::read(space, task, &self.types.tasks).is_some_and(|now| now.mm == mm);
+            let more = if is_of() { of.read_map(&self.memory, space, task, &self.types) } else { None };
+            if let Some(lines) = more.filter(|_| is_of()) {
+                of.map.set(lines);
+            }
+            generated = Some(of.program.clone());
+        }
+        for (vma, _) in code.iter().filter(|code| !old.contains(code)) {
+            let program = match is_generated(vma) {
+                true => generated.clone().map(|program| (0, program)),
+                false => self.program(space, vma, vdso, !old.is_empty()),
+            };
+            if let Some((bias, program)) = program {
                 sink(Event::Place { space: id, range: vma.start..vma.end, bias, program });
             }
         }
         id
     }
 
-    /// The program of a mapping, and how far it runs from where it was linked for.
-    fn program(&mut self, space: &Space<'_>, vma: &Vma, vdso: u64) -> Option<(u64, Program)> {
+    /// The program of a mapping, and how far it runs from where it was linked for. Where there may have been another one, something stands for a file
+    /// without a program.
+    fn program(&mut self, space: &Space<'_>, vma: &Vma, vdso: u64, had_others: bool) -> Option<(u64, Program)> {
         let Some(at) = vma.file else {
             let program = self.vdso.clone().filter(|_| vma.start == vdso)?;
             return Some((program.image.bias_of_mapping(vma.start, 0)?, program));
         };
         let file = files::file(space, at, &self.types.files)?;
-        let key = (file.contents, file.inode, file.bytes);
-        let program = match self.programs.get(&key) {
-            Some(program) => program.clone(),
-            None => {
-                let program = self.read(&file);
-                self.programs.insert(key, program.clone());
-                program
-            }
-        }?;
-        Some((program.image.bias_of_mapping(vma.start, vma.page_offset * PAGE_BYTES)?, program))
+        let program = self.programs.of(&file);
+        let placed = program.and_then(|program| {
+            Some((program.image.bias_of_mapping(vma.start, vma.page_offset * PAGE_BYTES)?, program))
+        });
+        placed.or_else(|| had_others.then(|| (0, self.programs.nothing(&file))))
     }
-
-    /// A program, by what the guest has of its file in memory, and else by the file of the same build outside.
-    fn read(&self, file: &File) -> Option<Program> {
-        let cached = CachedFile::new(self.memory.clone(), self.types.pages, file.contents?, file.bytes);
-        let kept: Arc<dyn ReadAt> = Arc::new(Kept::new(cached));
-        let path = file.path.as_deref().unwrap_or_default();
-        let build_id = build_id_of(&*kept);
-        let outside = build_id.and_then(|build_id| self.outside.program(path, &build_id));
-        outside.or_else(|| program(&self.outside.name(path, file.inode), kept))
-    }
-}
-
-/// A program by its file.
-fn program(name: &str, file: Arc<dyn ReadAt>) -> Option<Program> {
-    let file = OpenedFile(file);
-    let image = Arc::new(Image::of_file(Box::new(file.clone()), true, Account::alone()).ok()?);
-    // The names are read when the guest may be gone: what is needed for them is kept by this.
-    let _ = Symbols::read(&file);
-    let names = vec![NamesFrom::Opened(file)];
-    Some(Program::new(Parts { name: name.to_owned(), image, names, is_whole: false, is_kernel: false }))
 }

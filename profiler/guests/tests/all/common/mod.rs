@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use glass_profiler_core::arch::Architecture;
 use glass_profiler_core::durations::Durations;
 use glass_profiler_core::event::{Event, Mapping, Placement, RawSample};
 use glass_profiler_core::guest::{GuestId, SpaceId};
@@ -167,7 +168,7 @@ impl Fixture {
     /// Finds the RAM of a guest that was started without a memfd of the usual size, and waits until it counts.
     pub fn wait_until_it_counts(&mut self) {
         self.wait_for(|fixture| {
-            let candidates = RamFile::candidates(fixture.qemu.id()).unwrap();
+            let candidates = RamFile::candidates(fixture.qemu.id(), Architecture::X86_64).unwrap();
             candidates.into_iter().any(|ram| {
                 fixture.ram = Some(ram);
                 let mut bytes = [0; 8];
@@ -411,23 +412,24 @@ fn judge_all(
     let mut judges: BTreeMap<u32, (Judge, u32)> = BTreeMap::new();
     let mut pauses = Durations::default();
     let mut taken = 0;
-    source.announce(&mut |_| ()).unwrap();
-    let start = Instant::now();
+    let mut sink = |event| {
+        if let Event::Sample(sample) = event {
+            // On a busy host the thread waits for a CPU, at any place of the guest.
+            assert!(matches!(sample.state, State::Running | State::Stolen | State::InVmm), "{:?}", sample.state);
+            pauses.add(sample.frozen_ns);
+            let (judge, count) = judges.entry(sample.track).or_insert_with(|| (Judge::new(elf, rounds_are_long), 0));
+            judge.judge(&sample);
+            *count += 1;
+            taken += 1;
+        }
+        taken
+    };
+    source.announce(&mut |event| _ = sink(event)).unwrap();
+    let (start, mut taken) = (Instant::now(), 0);
     while taken < samples {
         assert!(start.elapsed() < PATIENCE * if is_long() { 20 } else { 2 }, "{taken} samples");
-        let mut sink = |event| {
-            if let Event::Sample(sample) = event {
-                // On a busy host the thread waits for a CPU, at any place of the guest.
-                assert!(matches!(sample.state, State::Running | State::Stolen | State::InVmm), "{:?}", sample.state);
-                pauses.add(sample.frozen_ns);
-                let (judge, count) =
-                    judges.entry(sample.track).or_insert_with(|| (Judge::new(elf, rounds_are_long), 0));
-                judge.judge(&sample);
-                *count += 1;
-                taken += 1;
-            }
-        };
-        assert_eq!(source.collect(Duration::from_millis(100), &mut sink).unwrap(), Flow::More);
+        let flow = source.collect(Duration::from_millis(100), &mut |event| taken = sink(event));
+        assert_eq!(flow.unwrap(), Flow::More);
     }
     let counts = source.counts();
     // Moments are random: what the rate calls for is what was taken and lost only about.

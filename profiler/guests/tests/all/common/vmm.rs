@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use glass_profiler_core::arch::Architecture;
 use glass_profiler_core::image::Image;
 use glass_profiler_guests::VmSettings;
 use glass_profiler_guests::find::{self, Found, Vm};
@@ -77,7 +78,7 @@ impl Vmm {
         let mut vmm = Vmm { _turn: turn, folder, elf, child, rounds_are_long: false, ram: Ram::default(), rounds };
         vmm.wait_for("it is ready", |vmm| vmm.word(0) == 1);
         let cores = options.iter().find_map(|option| option.strip_prefix("vcpus=")?.parse().ok()).unwrap_or(1);
-        let candidates = Ram::candidates(vmm.child.id()).unwrap();
+        let candidates = Ram::candidates(vmm.child.id(), Architecture::X86_64).unwrap();
         vmm.wait_for("the guest counts", |vmm| {
             // Whichever of its memory is RAM: there the counters grow.
             candidates.iter().any(|ram| (0..cores).all(|core| count(ram, vmm.rounds + core * 8) > 2))

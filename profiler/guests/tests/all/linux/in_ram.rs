@@ -4,14 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
+use glass_profiler_core::arch::Architecture;
 use glass_profiler_core::elf::ReadAt;
 use glass_profiler_core::linux::btf::Btf;
 use glass_profiler_core::linux::files::{self, File};
+use glass_profiler_core::linux::inferred::{Inferred, Refusal};
 use glass_profiler_core::linux::kernel::Kernel;
 use glass_profiler_core::linux::mappings::{self, EXECUTE, READ, SHARED, Vma, WRITE};
 use glass_profiler_core::linux::page_cache::{CachedFile, PageCache};
 use glass_profiler_core::linux::space::Space;
-use glass_profiler_core::linux::tasks::{self, Task};
+use glass_profiler_core::linux::structures::Layout;
+use glass_profiler_core::linux::tasks::{self, Activity, Task, TaskState};
 use glass_profiler_core::linux::{current, modules, vdso};
 use glass_profiler_guests::memory::Ram;
 use glass_tests::limit::{say, within};
@@ -19,13 +22,19 @@ use glass_tests::linux_guest::truth::{MapsLine, Process, Truth};
 use glass_tests::linux_guest::{Guest, Parts, Release, Settings};
 use glass_tests::programs::{is_long, skip};
 
+use super::changed;
+
 /// How long a guest may take on a loaded machine.
 const LIMIT: Duration = Duration::from_secs(240);
 const PAGE_BYTES: u64 = 4096;
+/// The vDSO of AArch64 has 3.3 KiB, and that of x86-64 two or three pages.
+const VDSO_BYTES_LEAST: usize = 3000;
 /// The longest name of a task.
 const NAME_BYTES: usize = 15;
 /// A tick of `/proc/PID/stat`.
 const TICK_NS: u64 = 10_000_000;
+/// Ticks that a vCPU may be without a CPU of the host between two reads of clocks.
+const TICKS_BETWEEN_CLOCKS_MAX: u64 = 2;
 /// The process that writes the truth: when the guest is stopped it has ended, and so has the shell that started it.
 const COLLECTS: &str = "collect";
 /// The least pages of programs that a guest has in memory after its programs have started.
@@ -39,7 +48,7 @@ const GATE: &str = "[vsyscall]";
 struct InRam<'a> {
     ram: &'a Ram,
     kernel: &'a Kernel,
-    types: &'a Btf<'a>,
+    types: &'a dyn Layout,
     tasks: &'a tasks::Offsets,
     truth: &'a Truth,
 }
@@ -59,45 +68,105 @@ fn check(settings: &Settings) {
             return skip(&format!("no {}: {}", name_of(settings), reason.lines().next().unwrap_or_default()));
         }
     };
-    let mut guest = Guest::boot(&parts, settings).unwrap();
+    // What is inferred without the kernel's types may be refused of a guest that shows too little of it, of two hardly.
+    if let Err(refusal) = check_guest(settings, &parts) {
+        say(&format!("{}: {refusal}; another one is booted", name_of(settings)));
+        check_guest(settings, &parts).unwrap_or_else(|refusal| panic!("{}: {refusal}", name_of(settings)));
+    }
+}
+
+fn check_guest(settings: &Settings, parts: &Parts) -> Result<(), Refusal> {
+    let mut guest = Guest::boot(parts, settings).unwrap();
     guest.start_programs().unwrap();
     let truth = guest.collect().unwrap();
-    let candidates = Ram::candidates(guest.pid()).unwrap();
+    let is_aarch64 = settings.release.is_aarch64();
+    let architecture = if is_aarch64 { Architecture::Aarch64 } else { Architecture::X86_64 };
+    let candidates = Ram::candidates(guest.pid(), architecture).unwrap();
     let found = candidates.iter().find_map(|ram| Some((ram, Kernel::find(ram, &ram.ranges())?)));
-    let (ram, kernel) = found.unwrap_or_else(|| panic!("{}: no kernel in its RAM", name_of(settings)));
+    let (ram, mut kernel) = found.unwrap_or_else(|| panic!("{}: no kernel in its RAM", name_of(settings)));
     assert_eq!(kernel.banner, truth.banner);
     assert_eq!(kernel.release(), parts.kernel.version);
-    assert!(kernel.is_there(ram));
-    let types = kernel.types(ram).expect("the kernel describes its types");
-    let types = Btf::parse(&types, None).expect("the description can be parsed");
-    let tasks = tasks::Offsets::of(&types).unwrap();
-    let in_ram = InRam { ram, kernel: &kernel, types: &types, tasks: &tasks, truth: &truth };
-    let counts = [
-        in_ram.symbols(),
-        in_ram.modules(),
-        in_ram.tasks(),
-        in_ram.current(settings.vcpus as usize),
-        in_ram.mappings(&parts.root.files),
-    ];
+    assert!(kernel.is_there(ram) && kernel.architecture() == architecture);
+    let types = kernel.types(ram);
+    let described = types.as_deref().map(|types| Btf::parse(types, None).expect("the description can be parsed"));
+    let inferred = match &described {
+        Some(types) if is_aarch64 => Inferred::of_described(&kernel, ram, types),
+        _ => Inferred::of(&kernel, ram),
+    };
+    let inferred = inferred?;
+    let mut counts = Vec::new();
+    match &described {
+        Some(types) if !is_aarch64 => counts.push(compare(ram, &kernel, types, &inferred)),
+        _ => kernel.learn(&inferred),
+    }
+    let types: &dyn Layout = described.as_ref().map_or(&inferred, |types| types);
+    let tasks = tasks::Offsets::of(types).unwrap();
+    let in_ram = InRam { ram, kernel: &kernel, types, tasks: &tasks, truth: &truth };
+    counts.push(in_ram.symbols());
+    counts.extend(described.is_some().then(|| in_ram.modules()));
+    counts.extend([in_ram.tasks(), in_ram.current(settings.vcpus as usize), in_ram.mappings(&parts.root.files)]);
     say(&format!("{}: {}", name_of(settings), counts.join("; ")));
+    // One that describes its types, and one that does not.
+    let is_long_case = is_aarch64 && is_long();
+    if described.is_none() || settings.release == Release::Bookworm61 || is_long_case {
+        say(&format!("{}: {}", name_of(settings), changed::check(ram, &kernel, types)));
+    }
+    Ok(())
+}
+
+/// What is inferred without the kernel's types and symbols of data is what these have.
+fn compare(ram: &Ram, kernel: &Kernel, types: &Btf<'_>, inferred: &Inferred) -> String {
+    let offset = |structure: &str, path: &str| types.member(structure, path).map(|member| member.offset);
+    let mut count = 0;
+    for (path, found) in inferred.fields() {
+        let (structure, member) = path.split_once('.').unwrap();
+        // Their names in older kernels.
+        let older = match path {
+            "task_struct.__state" => offset(structure, "state"),
+            _ => offset(structure, member),
+        };
+        let expected =
+            offset(structure, member).or(older).or_else(|| offset(&structure.replace("folio", "page"), member));
+        assert_eq!(Some(found.at), expected, "{path}");
+        count += 1;
+    }
+    for (structure, bytes) in inferred.sizes() {
+        assert_eq!(Some(bytes), types.bytes_of(structure).or((structure == "thread_union").then_some(16 << 10)));
+    }
+    for (path, value) in inferred.enumerators() {
+        let (enumeration, name) = path.split_once('.').unwrap();
+        assert_eq!(Some(value), types.enumerator(enumeration, name), "{path}");
+    }
+    let hot = kernel.symbols.address("pcpu_hot").zip(types.member("pcpu_hot", "current_task"));
+    for (name, at) in inferred.addresses() {
+        let expected = match (name, hot) {
+            ("current_task", Some((start, member))) => Some(start + u64::from(member.offset)),
+            ("vdso_image_64", _) => kernel.symbols.address(name).or_else(|| kernel.symbols.address("vdso64_image")),
+            _ => kernel.symbols.address(name),
+        };
+        assert_eq!(Some(at), expected, "{name}");
+    }
+    for (name, value) in inferred.values() {
+        assert_eq!(Some(value), kernel.value(ram, name), "{name}");
+    }
+    assert!(count > 50, "{count} members");
+    // The kernel itself is found by its functions alone.
+    let by_functions = Kernel::find_by_functions(ram, &ram.ranges()).expect("a kernel by its functions");
+    let all =
+        |kernel: &Kernel| (kernel.paging, kernel.text, kernel.text_physical, kernel.banner.clone(), kernel.ticks(ram));
+    assert_eq!(all(&by_functions), all(kernel));
+    assert_eq!(by_functions.types(ram), kernel.types(ram));
+    format!("{count} members inferred as they are described")
 }
 
 /// Programs in Go: they run while they are compared.
 const GO: [&str; 2] = ["goroutines", "go-calls-c"];
 
-/// Ranges, each with whether it is of a file, without the borders between two that are of none.
-fn without_inner_borders(ranges: &[((u64, u64), bool)]) -> Vec<(u64, u64)> {
-    let mut merged: Vec<((u64, u64), bool)> = Vec::new();
-    for &((start, end), is_file) in ranges {
-        match merged.last_mut() {
-            Some(((_, last), false)) if *last == start && !is_file => *last = end,
-            _ => merged.push(((start, end), is_file)),
-        }
-    }
-    merged.into_iter().map(|(range, _)| range).collect()
-}
-
 impl InRam<'_> {
+    fn is_aarch64(&self) -> bool {
+        self.kernel.architecture() == Architecture::Aarch64
+    }
+
     fn space(&self) -> Space<'_> {
         self.kernel.space(self.ram)
     }
@@ -110,7 +179,8 @@ impl InRam<'_> {
             assert_eq!((found.address, char::from(found.kind), found.name), expected);
         }
         assert_eq!(self.kernel.symbols.symbols().count(), own.len());
-        assert_eq!(self.truth.address("_text"), Some(self.kernel.text));
+        let first = if self.is_aarch64() { "_stext" } else { "_text" };
+        assert_eq!(self.truth.address(first), Some(self.kernel.text));
         format!("{} symbols", own.len())
     }
 
@@ -127,7 +197,7 @@ impl InRam<'_> {
             let functions = self.truth.kallsyms.iter().filter(of_module);
             let functions: Vec<(u64, String)> = functions.map(|symbol| (symbol.address, symbol.name.clone())).collect();
             assert_eq!(module.symbols, functions, "{}", module.name);
-            assert!(module.unwind.is_some(), "{} has no unwind table", module.name);
+            assert_eq!(module.unwind.is_some(), !self.is_aarch64(), "{}: unwind tables", module.name);
             count += functions.len();
         }
         assert!(count > 0);
@@ -135,7 +205,7 @@ impl InRam<'_> {
     }
 
     /// Each thread has what `/proc` has of it. Allowed: the process that wrote `/proc` down and its shell, which are gone, and workers of the
-    /// kernel that were started or ended since; the longer names of those. A state is compared if the thread did not run since.
+    /// kernel and threads of Go that were started or ended since; the longer names of those. A state is compared if the thread did not run since.
     fn tasks(&self) -> String {
         let found = self.list();
         let by_tid: BTreeMap<u32, &Task> = found.iter().map(|task| (task.tid, task)).collect();
@@ -147,19 +217,25 @@ impl InRam<'_> {
         let missing: Vec<_> = missing.filter(|task| !task.name.starts_with("kworker/")).collect();
         assert!(missing.is_empty(), "{missing:?}");
         let added = found.iter().filter(|task| !truth.contains_key(&task.tid));
-        let added: Vec<_> = added.filter(|task| !task.name.starts_with("kworker/")).collect();
+        let may_start = |name: &str| name.starts_with("kworker/") || GO.contains(&name);
+        let added: Vec<_> = added.filter(|task| !may_start(&task.name)).collect();
         assert!(added.is_empty(), "{added:?}");
         let (space, mut still, mut equal, mut renamed) = (self.space(), 0, 0, Vec::new());
         for task in &found {
             let Some(expected) = truth.get(&task.tid) else { continue };
             assert_eq!((task.tid, task.pid), (expected.tid, expected.pid));
+            assert_eq!(Activity::read(&space, task.address, self.tasks), Some(task.activity()));
+            let is_busy = task.is_on_cpu || matches!(task.state, TaskState::Runnable | TaskState::Blocked);
+            assert_eq!(Activity::is_busy(&space, task.address, self.tasks), Some(is_busy), "{task:?}");
             // Of a thread of the kernel, `/proc` has names that do not fit into a `comm`, and adds what a worker works at.
             let is_part = task.is_kernel_thread && expected.name.starts_with(&task.name);
             let is_long = task.name.starts_with("kworker/") || task.name.len() == NAME_BYTES;
             if task.name != expected.name && !(is_part && is_long) {
                 renamed.push((task.name.clone(), expected.name.clone()));
             }
-            assert_eq!(task.start_ns / TICK_NS, expected.start_ticks, "{task:?}");
+            // The kernel reads two clocks one after the other, and /proc has the second one.
+            let started = task.start_ns / TICK_NS;
+            assert!((started..=started + TICKS_BETWEEN_CLOCKS_MAX).contains(&expected.start_ticks), "{task:?}");
             let leader =
                 Task::read(&space, task.leader, self.tasks).expect("the first thread of a process can be read");
             assert_eq!(leader.tid, expected.pid);
@@ -167,11 +243,16 @@ impl InRam<'_> {
             assert!(parent.pid == expected.parent || is_gone(expected.parent), "{task:?} {expected:?}");
             let tids = task.namespace_tids(&space, self.tasks).expect("the IDs of a task can be read");
             assert_eq!(tids, expected.namespace_ids);
-            let cgroup = task.cgroup(&space, self.tasks).expect("the control group of a task can be read");
-            assert_eq!(cgroup, self.truth.processes[&task.pid].control_group, "{task:?}");
+            // Where control groups are is not inferred.
+            let cgroup = task.cgroup(&space, self.tasks);
+            let has_cgroup = self.types.field("css_set", "dfl_cgrp").is_some();
+            assert_eq!(cgroup.is_some(), has_cgroup, "{task:?}");
+            assert!(cgroup.is_none_or(|path| path == self.truth.processes[&task.pid].control_group), "{task:?}");
             assert_eq!(task.mm == 0, self.truth.processes[&task.pid].maps.is_empty(), "{task:?}");
             equal += 1;
-            if !task.is_on_cpu && <[u64; 2]>::from(expected.switches) == task.switches {
+            // One that was woken is counted as switched only when it waits again.
+            let is_woken = task.is_on_cpu || task.state == TaskState::Runnable;
+            if !is_woken && <[u64; 2]>::from(expected.switches) == task.switches {
                 assert_eq!(task.state.letter(), expected.state, "{task:?} {expected:?}");
                 still += 1;
             }
@@ -221,14 +302,14 @@ impl InRam<'_> {
             processes += 1;
         }
         assert!(processes > 20, "{processes} processes");
-        let vdso = vdso::vdso(&space, self.types, |name| self.kernel.symbols.address(name));
-        assert!(vdso.is_some_and(|bytes| bytes.len() >= PAGE_BYTES as usize));
-        format!("{lines} lines of {processes} processes; {}", self.pages(&space, root, &programs))
+        let vdso = vdso::vdso(&space, self.types, |name| self.kernel.address(name));
+        assert!(vdso.is_some_and(|bytes| bytes.len() >= VDSO_BYTES_LEAST));
+        format!("{lines} lines of {processes} processes; {}", self.pages(root, &programs))
     }
 
     /// Compares the mappings of a process with the lines of its `maps`; returns how many there are. Allowed: the kernel shows [`GATE`] in each
     /// process; what it calls a mapping without a file is not read; of the shell on the console the heap may have grown; of Go's heap, the border to what is
-    /// only reserved may have moved, and so may borders of a process that ran since the guest listed them.
+    /// only reserved may have moved; and a process that ran since the guest listed them may have others without a file.
     fn lines(
         &self,
         space: &Space<'_>,
@@ -244,9 +325,11 @@ impl InRam<'_> {
         let listed = self.truth.tasks.get(&task.tid).map(|listed| <[u64; 2]>::from(listed.switches));
         let may_move = GO.contains(&task.name.as_str()) || task.is_on_cpu || listed != Some(task.switches);
         if may_move && found_ranges != expected_ranges {
-            let found: Vec<_> = found.iter().map(|vma| ((vma.start, vma.end), vma.file.is_some())).collect();
-            let expected: Vec<_> = expected.iter().map(|line| ((line.start, line.end), line.inode != 0)).collect();
-            assert_eq!(without_inner_borders(&found), without_inner_borders(&expected), "{task:?}");
+            let found_files: Vec<_> =
+                found.iter().filter(|vma| vma.file.is_some()).map(|vma| (vma.start, vma.end)).collect();
+            let expected_files: Vec<_> =
+                expected.iter().filter(|line| line.inode != 0).map(|line| (line.start, line.end)).collect();
+            assert_eq!(found_files, expected_files, "{task:?}");
             return found.len();
         }
         assert_eq!(found_ranges, expected_ranges, "{task:?}");
@@ -273,9 +356,9 @@ impl InRam<'_> {
     }
 
     /// The pages that the guest has of each mapped file of its root are what is in the file on this machine. Those of programs are counted.
-    fn pages(&self, space: &Space<'_>, root: &Path, programs: &BTreeMap<String, File>) -> String {
-        let base = self.kernel.symbols.address("vmemmap_base");
-        let cache = PageCache::of(space, self.types, self.kernel.paging, base).unwrap();
+    fn pages(&self, root: &Path, programs: &BTreeMap<String, File>) -> String {
+        let base = self.kernel.value(self.ram, "vmemmap_base");
+        let cache = PageCache::of(self.types, self.kernel.paging, base).unwrap();
         let (mut files, mut there, mut all) = (0, 0, 0);
         for (path, file) in programs {
             let Ok(expected) = std::fs::read(root.join(path.trim_start_matches('/'))) else { continue };
@@ -295,7 +378,8 @@ impl InRam<'_> {
             (files, there) = (files + 1, there + of_file);
         }
         for program in ["/app/without-fp", "/app/static-musl", "/app/deep", "/usr/bin/python3.11", "/bin/busybox"] {
-            assert!(programs.contains_key(program), "{program} is not mapped");
+            let is_there = programs.contains_key(program) || (self.is_aarch64() && program == "/app/deep");
+            assert!(is_there, "{program} is not mapped");
         }
         assert!(there > PAGES_LEAST, "{there} pages");
         format!("{there} of {all} pages of {files} files are in memory and equal")
@@ -319,8 +403,25 @@ fn what_is_in_ram_is_what_the_guest_lists_6_1() {
 }
 
 #[test]
+fn what_is_in_ram_is_what_the_guest_lists_aarch64() {
+    within(LIMIT, || check(&Settings::new(Release::BookwormArm61)));
+}
+
+#[test]
 fn what_is_in_ram_is_what_the_guest_lists_newest() {
     within(LIMIT, || check(&Settings::new(Release::Newest)));
+}
+
+/// A kernel like Firecracker's, which is built where the cache has it not.
+#[test]
+fn what_is_in_ram_is_what_the_guest_lists_without_types() {
+    if !is_long() {
+        return skip("a kernel is built by --long");
+    }
+    match Parts::without_types() {
+        Ok(parts) => within(LIMIT * 10, move || check_guest(&Settings::without_types(), &parts).unwrap()),
+        Err(reason) => skip(&format!("no kernel without types: {reason:#}")),
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Samples a guest that is not ours: Debian's kernel, of which nothing is known but a map of its symbols.
 
+mod changed;
 mod in_ram;
 mod kernel;
 

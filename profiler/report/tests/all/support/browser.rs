@@ -13,6 +13,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use glass_tests::programs::CHROMIUM;
 use serde_json::{Value, json};
 
 /// For one answer; the first includes the browser's start.
@@ -380,19 +381,8 @@ impl Engine {
             .args(["-c", "exec \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1", "sh"])
             .arg(program)
             .env("TMPDIR", &scratch)
-            .args([
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--disable-quic",
-                "--no-first-run",
-                "--disable-background-networking",
-                "--disable-component-update",
-                "--disable-sync",
-                "--host-resolver-rules=MAP * ~NOTFOUND",
-                "--hide-scrollbars",
-                "--remote-debugging-pipe",
-            ])
+            .args(CHROMIUM)
+            .args(["--host-resolver-rules=MAP * ~NOTFOUND", "--hide-scrollbars", "--remote-debugging-pipe"])
             .arg(format!("--user-data-dir={}", folder.join("profile").display()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

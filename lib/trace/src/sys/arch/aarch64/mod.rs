@@ -1,10 +1,12 @@
-//! AArch64: the virtual counter, and two words of the thread at TPIDR_EL0. There is no VM of this architecture yet, and no functions are traced.
+//! AArch64: the virtual counter, and two words of the core at TPIDR_EL1 or of the thread at TPIDR_EL0. No functions are traced.
 
-#[cfg(glass_vm)]
-compile_error!("there is no VM of this architecture yet: build the service as a process");
 #[cfg(glass_functions)]
 compile_error!("functions cannot be traced on this architecture yet: build without them");
 
+#[cfg(glass_vm)]
+#[path = "own_core.rs"]
+pub(crate) mod own;
+#[cfg(not(glass_vm))]
 #[path = "own_thread.rs"]
 pub(crate) mod own;
 
@@ -12,7 +14,7 @@ pub(crate) mod own;
 #[inline(always)]
 pub fn ticks() -> u64 {
     let ticks;
-    // SAFETY: Linux permits the register to processes.
+    // SAFETY: Linux permits the register to processes, and our kernel runs at EL1.
     unsafe { core::arch::asm!("mrs {}, cntvct_el0", out(reg) ticks, options(nomem, nostack, preserves_flags)) };
     ticks
 }

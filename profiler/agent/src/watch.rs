@@ -1,0 +1,499 @@
+//! The VMs of the host, and the recorder of each: a process of its own, which ends with each recording.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use glass_profiler_core::names::safe_chars;
+use glass_profiler_core::remarks::{PAUSED, STARTED_AGAIN};
+use glass_profiler_guests::find::{self, Vm, started};
+
+use crate::config::Config;
+use crate::glass::{Glass, Info, Wanted, last_line};
+use crate::segments::{Segment, safe_name};
+use crate::state::{State, VmState};
+
+/// VMs that are recorded at most.
+const VMS_MAX: usize = 1024;
+/// How often VMs are listed.
+const LIST_PERIOD: Duration = Duration::from_secs(3);
+/// How often a process is inspected for a VM when it is new; and after how many lists all are, as an old one may start a VM.
+const EARLY_LISTS: u32 = 3;
+const LISTS_PER_FULL: u32 = 10;
+/// The first recording of a VM takes so long, so that the page has it soon; and up to so much more, by its process ID: recordings of VMs that were found
+/// together do not end together.
+const FIRST: Duration = Duration::from_secs(10);
+const FIRST_SPREAD: u32 = 10;
+/// A recorder that has not ended by itself so long after its time is killed; its VM continues.
+const OVERTIME: Duration = Duration::from_secs(30);
+/// How long a VM whose recorder has failed is left alone: at first, and at most.
+const PATIENCE_MIN: Duration = Duration::from_secs(2);
+const PATIENCE_MAX: Duration = Duration::from_secs(60);
+/// Below this part of the permitted CPU time a rate that was lowered doubles again.
+const CALM: f64 = 0.25;
+/// The same for the permitted pressure.
+const RELIEF: f64 = 0.75;
+/// A VMM uses no more CPU time than this, in ticks, while its VM is paused.
+const TICKS_STILL: u64 = 1;
+
+/// A recording that has ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// Where it is.
+    pub file: PathBuf,
+    /// What it is, without its size.
+    pub segment: Segment,
+    /// What is in it.
+    pub info: Info,
+    /// The VM's own name.
+    pub name: String,
+    /// How long the VM was not recorded before it.
+    pub gap: Duration,
+}
+
+/// A recorder at work.
+#[derive(Debug)]
+struct Recorder {
+    child: Child,
+    file: PathBuf,
+    log: PathBuf,
+    since: Instant,
+    /// It gets no more than this.
+    limit: Duration,
+    /// [`cpu_ticks`] of its VM when it was started.
+    ticks: u64,
+}
+
+/// A VM.
+#[derive(Debug)]
+struct Watched {
+    name: String,
+    rate_hz: u32,
+    /// What its recorder took of a CPU in the last whole recording, in percent.
+    cpu_percent: f64,
+    recorder: Option<Recorder>,
+    /// When the last recording ended, or the VM was first seen.
+    free_since: Instant,
+    /// Not before this.
+    next: Instant,
+    patience: Duration,
+    /// [`cpu_ticks`] of a VM that is paused or stopped, of which a recorder has failed: it is recorded once it continues.
+    still: Option<u64>,
+    /// It was paused in its last recording.
+    was_paused: bool,
+    /// It has a recording.
+    is_recorded: bool,
+}
+
+/// What all VMs of the host may take, and do.
+#[derive(Debug, Clone, Copy)]
+struct Host {
+    cpus: usize,
+    /// Other VMs, and what their recorders took of a CPU together, in percent.
+    others: usize,
+    others_percent: f64,
+    /// See [`pressure_percent`].
+    pressure: f64,
+}
+
+/// All VMs.
+#[derive(Debug)]
+pub struct Watch {
+    glass: Glass,
+    work: PathBuf,
+    /// By the process, and when it was started: another one may get its number.
+    vms: BTreeMap<(u32, u64), Watched>,
+    listed: Option<Instant>,
+    /// How many lists there were, and how many of them each process was in.
+    lists: u32,
+    seen: BTreeMap<u32, u32>,
+    number: u64,
+}
+
+impl Watch {
+    /// None yet. Recordings that are not finished are in `work`, which is emptied.
+    pub fn new(glass: Glass, work: PathBuf) -> std::io::Result<Watch> {
+        // Of an agent that was killed.
+        let _ = fs::remove_dir_all(&work);
+        fs::create_dir_all(&work)?;
+        Ok(Watch { glass, work, vms: BTreeMap::new(), listed: None, lists: 0, seen: BTreeMap::new(), number: 0 })
+    }
+
+    /// One round: VMs that are new or have ended, recorders that have ended, and new ones. Returns what is whole.
+    pub fn round(&mut self, config: &Config, state: &State) -> Vec<Finished> {
+        if self.listed.is_none_or(|listed| listed.elapsed() >= LIST_PERIOD) {
+            self.listed = Some(Instant::now());
+            self.list(config, state);
+        }
+        let mut finished = Vec::new();
+        let keys: Vec<(u32, u64)> = self.vms.keys().copied().collect();
+        for key in keys {
+            finished.extend(self.follow(key, config, state));
+        }
+        finished
+    }
+
+    /// Ends all recorders, and returns what they have recorded.
+    pub fn stop(&mut self, config: &Config, state: &State) -> Vec<Finished> {
+        for watched in self.vms.values_mut() {
+            watched.next = Instant::now() + PATIENCE_MAX;
+            if let Some(recorder) = &watched.recorder {
+                interrupt(&recorder.child);
+            }
+        }
+        let begun = Instant::now();
+        let mut finished = Vec::new();
+        while self.vms.values().any(|watched| watched.recorder.is_some()) {
+            for key in self.vms.keys().copied().collect::<Vec<_>>() {
+                if begun.elapsed() > OVERTIME
+                    && let Some(recorder) = self.vms.get_mut(&key).and_then(|watched| watched.recorder.as_mut())
+                {
+                    let _ = recorder.child.kill();
+                }
+                finished.extend(self.follow(key, config, state));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        finished
+    }
+
+    /// Inspects all processes at the next list: others are wanted.
+    pub fn inspect_all(&mut self) {
+        self.seen.clear();
+    }
+
+    fn list(&mut self, config: &Config, state: &State) {
+        let is_full = self.lists.is_multiple_of(LISTS_PER_FULL);
+        self.lists = self.lists.wrapping_add(1);
+        // Inspecting a process takes tens of system calls, and a host has thousands of them.
+        let before = std::mem::take(&mut self.seen);
+        let is_due = |lists: u32| is_full || lists < EARLY_LISTS;
+        let listing = find::list_among(|pid| {
+            let lists = before.get(&pid).copied().unwrap_or(0);
+            self.seen.insert(pid, lists.saturating_add(1));
+            is_due(lists)
+        });
+        let listing = match listing {
+            Ok(listing) => listing,
+            Err(error) => return state.remark(&format!("cannot list VMs: {error}")),
+        };
+        let selected: Vec<Vm> = listing.vms.into_iter().filter(|vm| config.selects(&vm.name)).collect();
+        // Those that were not inspected are what they were, unless another process has the number.
+        let is_same = |(pid, start): &(u32, u64)| started(*pid) == Some(*start);
+        let was_left_out = |pid: &u32| before.get(pid).is_some_and(|lists| !is_due(*lists));
+        let known: Vec<(u32, u64)> = self.vms.keys().copied().filter(|(pid, _)| was_left_out(pid)).collect();
+        let (mut running, replaced): (Vec<_>, Vec<_>) = known.into_iter().partition(is_same);
+        replaced.iter().for_each(|(pid, _)| _ = self.seen.remove(pid));
+        for vm in selected {
+            let Some(started) = started(vm.pid) else { continue };
+            let key = (vm.pid, started);
+            if !self.vms.contains_key(&key) && self.vms.len() >= VMS_MAX {
+                continue;
+            }
+            running.push(key);
+            let name: String = safe_chars(&vm.name).collect();
+            let now = Instant::now();
+            let watched = self.vms.entry(key).or_insert_with(|| Watched::new(name.clone(), config.rate_hz, now));
+            let rate_hz = watched.rate_hz;
+            let mut known = state.lock();
+            let shown = known.vms.entry(vm.pid).or_default();
+            *shown = VmState { name, vmm: vm.vmm, accel: vm.accel, rate_hz, problem: shown.problem.take() };
+        }
+        // What has ended is forgotten when its last recording is finished.
+        self.vms.retain(|key, watched| watched.recorder.is_some() || running.contains(key));
+        let mut known = state.lock();
+        known.vms.retain(|pid, _| self.vms.keys().any(|key| key.0 == *pid));
+        for ((pid, _), watched) in &mut self.vms {
+            watched.rate_hz = watched.rate_hz.min(config.rate_hz);
+            if let Some(shown) = known.vms.get_mut(pid) {
+                shown.rate_hz = watched.rate_hz;
+            }
+        }
+    }
+
+    /// The host of a VM.
+    fn host_without(&self, key: (u32, u64)) -> Host {
+        let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let others = || self.vms.iter().filter(|(other, _)| **other != key).map(|(_, watched)| watched.cpu_percent);
+        Host { cpus, others: others().count(), others_percent: others().sum(), pressure: pressure_percent() }
+    }
+
+    /// What became of a VM's recorder; starts the next one.
+    fn follow(&mut self, key: (u32, u64), config: &Config, state: &State) -> Option<Finished> {
+        let watched = self.vms.get_mut(&key)?;
+        let mut finished = None;
+        if let Some(recorder) = &mut watched.recorder {
+            if recorder.since.elapsed() > recorder.limit {
+                let _ = recorder.child.kill();
+            }
+            let status = match recorder.child.try_wait() {
+                Ok(None) => return None,
+                Ok(Some(status)) => Ok(status),
+                Err(error) => Err(error),
+            };
+            let recorder = watched.recorder.take()?;
+            let gap = recorder.since.saturating_duration_since(watched.free_since);
+            watched.free_since = Instant::now();
+            let log = fs::read_to_string(&recorder.log).unwrap_or_default();
+            let result = match status {
+                Ok(status) if status.success() => self.glass.info(&recorder.file).map_err(|error| format!("{error:#}")),
+                Ok(_) if started(key.0) != Some(key.1) => Err(String::new()),
+                Ok(_) => Err(last_line(&log)),
+                Err(error) => Err(error.to_string()),
+            };
+            let _ = fs::remove_file(&recorder.log);
+            match result {
+                Ok(info) => {
+                    (watched.patience, watched.is_recorded) = (PATIENCE_MIN, true);
+                    set_problem(state, key.0, None);
+                    let start_ms = info.start_unix_ns / 1_000_000;
+                    let segment = Segment {
+                        vm: safe_name(&watched.name),
+                        start_ms,
+                        duration_ms: info.duration_ns / 1_000_000,
+                        pid: key.0,
+                        samples: info.samples,
+                        busy: info.busy(),
+                        bytes: 0,
+                    };
+                    let name = watched.name.clone();
+                    finished = Some(Finished { file: recorder.file, segment, info, name, gap });
+                }
+                Err(reason) => {
+                    let _ = fs::remove_file(&recorder.file);
+                    watched.next = Instant::now() + watched.patience;
+                    let ticks = cpu_ticks(key.0);
+                    watched.still = (ticks <= recorder.ticks + TICKS_STILL).then_some(ticks);
+                    // A VM that ends while its recorder attaches is no failure.
+                    if !reason.is_empty() {
+                        state.lock().counts.failures += 1;
+                        if watched.patience == PATIENCE_MIN {
+                            state.remark(&format!("{} (process {}) is not recorded: {reason}", watched.name, key.0));
+                        }
+                        set_problem(state, key.0, Some(reason));
+                    }
+                    watched.patience = (watched.patience * 2).min(PATIENCE_MAX);
+                }
+            }
+        }
+        if let Some(Finished { info, .. }) = &finished {
+            let host = self.host_without(key);
+            let watched = self.vms.get_mut(&key)?;
+            watched.adapt(info, config, host, state);
+            watched.report_changes(key.0, info, state);
+        }
+        let watched = self.vms.get_mut(&key)?;
+        if watched.still.is_some_and(|ticks| cpu_ticks(key.0) > ticks + TICKS_STILL) {
+            (watched.still, watched.next, watched.patience) = (None, Instant::now(), PATIENCE_MIN);
+        }
+        if Instant::now() >= watched.next && started(key.0) == Some(key.1) {
+            let (file, log) =
+                (self.work.join(format!("{}.pftrace", self.number)), self.work.join(format!("{}.log", self.number)));
+            self.number += 1;
+            let time = match watched.is_recorded {
+                true => config.segment(),
+                false => config.segment().min(FIRST + Duration::from_secs(u64::from(key.0 % FIRST_SPREAD))),
+            };
+            let wanted =
+                Wanted { rate_hz: watched.rate_hz, time, names: config.process_names, spans: config.wants_spans() };
+            match self.glass.record(key.0, &wanted, (&file, &log)) {
+                Ok(child) => {
+                    let (since, limit) = (Instant::now(), time + OVERTIME);
+                    watched.recorder = Some(Recorder { child, file, log, since, limit, ticks: cpu_ticks(key.0) });
+                    watched.still = None;
+                }
+                Err(error) => {
+                    watched.next = Instant::now() + PATIENCE_MAX;
+                    state.remark(&format!("cannot start a recorder: {error}"));
+                }
+            }
+        }
+        finished
+    }
+}
+
+impl Watched {
+    /// One that was found now.
+    fn new(name: String, rate_hz: u32, now: Instant) -> Watched {
+        Watched {
+            name,
+            rate_hz,
+            cpu_percent: 0.0,
+            recorder: None,
+            free_since: now,
+            next: now,
+            patience: PATIENCE_MIN,
+            still: None,
+            was_paused: false,
+            is_recorded: false,
+        }
+    }
+
+    /// Remarks on what happened to the VM in a recording: a pause only when it starts, and when it is over.
+    fn report_changes(&mut self, pid: u32, info: &Info, state: &State) {
+        let remark = |text: &str| state.remark(&format!("{} (process {pid}): {text}", self.name));
+        let starts_with = |start: &'static str| info.warnings.iter().find(move |warning| warning.starts_with(start));
+        if let Some(warning) = starts_with(STARTED_AGAIN) {
+            remark(warning);
+        }
+        match (self.was_paused, starts_with(PAUSED)) {
+            (false, Some(warning)) => remark(warning),
+            (true, None) => remark("the VM runs again after a pause"),
+            _ => {}
+        }
+        self.was_paused = starts_with(PAUSED).is_some();
+    }
+
+    /// Where all recorders together cost too much, those that cost at least as much as the average sample less often, and on a host that has too much to do
+    /// all; until they cost little and the host has time.
+    fn adapt(&mut self, info: &Info, config: &Config, host: Host, state: &State) {
+        // Of a short one attaching is the most.
+        if u128::from(info.duration_ns) * 2 < config.segment().as_nanos() {
+            return;
+        }
+        self.cpu_percent = info.cost.profiler_cpu_ns as f64 * 100.0 / (info.duration_ns.max(1) as f64);
+        let permitted = config.cpu_percent_max * host.cpus as f64;
+        let (pressure, pressure_max) = (host.pressure, f64::from(config.pressure_percent_max));
+        let all = host.others_percent + self.cpu_percent;
+        let costs_too_much = all > permitted && self.cpu_percent * (host.others + 1) as f64 >= all;
+        let before = self.rate_hz;
+        if costs_too_much || pressure > pressure_max {
+            self.rate_hz = (self.rate_hz / 2).max(1);
+        } else if all < permitted * CALM && pressure < pressure_max * RELIEF {
+            self.rate_hz = (self.rate_hz * 2).min(config.rate_hz);
+        }
+        if self.rate_hz != before {
+            let reason = match costs_too_much || pressure <= pressure_max {
+                true => format!("all recorders took {all:.1} % of a CPU, {permitted} are permitted"),
+                false => {
+                    format!(
+                        "tasks of this host waited for a CPU {pressure:.0} % of the time, {pressure_max} are permitted"
+                    )
+                }
+            };
+            state.remark(&format!("{} is sampled at {} Hz instead of {before}: {reason}", self.name, self.rate_hz));
+        }
+    }
+}
+
+/// In how many percent of the last minute some task of this host waited for a CPU (Linux' pressure stall information); 0 where the kernel has
+/// none.
+fn pressure_percent() -> f64 {
+    fs::read_to_string("/proc/pressure/cpu").ok().as_deref().and_then(pressure_of).unwrap_or(0.0)
+}
+
+fn pressure_of(text: &str) -> Option<f64> {
+    let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    some.split(' ').find_map(|word| word.strip_prefix("avg60="))?.parse().ok()
+}
+
+/// The CPU time that a process has used, in ticks of `/proc/PID/stat` (proc(5), fields 14 and 15); 0 if it has ended.
+fn cpu_ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let words = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace();
+    words.skip(11).take(2).filter_map(|word| word.parse::<u64>().ok()).sum()
+}
+
+fn set_problem(state: &State, pid: u32, problem: Option<String>) {
+    if let Some(vm) = state.lock().vms.get_mut(&pid) {
+        vm.problem = problem;
+    }
+}
+
+/// Requests a recorder to finish.
+fn interrupt(child: &Child) {
+    if let Some(pid) = rustix::process::Pid::from_raw(child.id() as i32) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::glass::{Cost, Pauses, Traced};
+
+    fn watched() -> Watched {
+        Watched::new("web".to_owned(), 19, Instant::now())
+    }
+
+    fn info(cpu_percent: u64, seconds: u64) -> Info {
+        Info {
+            duration_ns: seconds * 1_000_000_000,
+            start_unix_ns: 0,
+            samples: 0,
+            cost: Cost {
+                samples_expected: 0,
+                samples_lost: 0,
+                profiler_cpu_ns: seconds * 10_000_000 * cpu_percent,
+                pause: Pauses { sum_ns: 0 },
+            },
+            tracks: Vec::new(),
+            trace: Traced { spans: 0 },
+            warnings: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_recorder_that_costs_too_much_and_a_busy_host_are_sampled_less_and_it_is_said() {
+        let (config, state) = (Config::default(), State::default());
+        let mut watched = watched();
+        // Of two CPUs.
+        let mut after = |(cpu_percent, others_percent): (u64, f64), seconds, pressure| {
+            let host = Host { cpus: 2, others: 3, others_percent, pressure };
+            watched.adapt(&info(cpu_percent, seconds), &config, host, &state);
+            let said = std::mem::take(&mut state.lock().remarks).pop().map(|(_, text)| text);
+            (watched.rate_hz, said.unwrap_or_default())
+        };
+        assert_eq!(after((2, 0.0), 60, 0.0), (19, String::new()));
+        assert_eq!(after((99, 0.0), 5, 0.0), (19, String::new()), "of a short one attaching is the most");
+        assert_eq!(after((2, 20.0), 60, 0.0), (19, String::new()), "others cost more than the average");
+        let (rate_hz, said) = after((2, 1.5), 60, 0.0);
+        assert!(rate_hz == 9 && said.contains("all recorders took 3.5 % of a CPU, 3 are permitted"), "{said}");
+        let (rate_hz, said) = after((0, 0.0), 60, 91.0);
+        assert!(rate_hz == 4 && said.contains("waited for a CPU 91 % of the time, 90 are permitted"), "{said}");
+        assert_eq!([0; 3].map(|_| after((9, 0.0), 60, 0.0).0), [2, 1, 1]);
+        assert_eq!(after((0, 0.0), 60, 70.0), (1, String::new()), "the host has not calmed down");
+        assert_eq!(after((0, 1.0), 60, 0.0), (1, String::new()), "the others have not calmed down");
+        assert_eq!([0; 6].map(|percent| after((percent, 0.0), 60, 10.0).0), [2, 4, 8, 16, 19, 19]);
+    }
+
+    #[test]
+    fn a_pause_is_reported_when_it_starts_and_when_it_is_over() {
+        let state = State::default();
+        let mut watched = watched();
+        let mut after = |warnings: &[&str]| {
+            let warnings = warnings.iter().map(|text| (*text).to_owned()).collect();
+            watched.report_changes(7, &Info { warnings, ..info(0, 60) }, &state);
+            let remarks = std::mem::take(&mut state.lock().remarks);
+            remarks.into_iter().map(|(_, text)| text).collect::<Vec<_>>()
+        };
+        let paused = "the VM was paused by its owner at 9 samples of each vCPU";
+        let started = "the guest started again while it was recorded, with Linux 6.1 since";
+        assert_eq!(after(&["this host is overloaded"]), [""; 0]);
+        assert_eq!(after(&[paused]), [format!("web (process 7): {paused}")]);
+        assert_eq!(after(&[paused]), [""; 0]);
+        assert_eq!(after(&[]), ["web (process 7): the VM runs again after a pause"]);
+        for _ in 0..2 {
+            assert_eq!(after(&[started]), [format!("web (process 7): {started}")]);
+        }
+    }
+
+    #[test]
+    fn pressure_is_that_of_the_last_minute() {
+        let text = "some avg10=9.00 avg60=12.34 avg300=5.00 total=7\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
+        assert_eq!((pressure_of(text), pressure_of("")), (Some(12.34), None));
+        assert!((0.0..=100.0).contains(&pressure_percent()));
+    }
+
+    #[test]
+    fn a_process_that_computes_uses_ticks() {
+        let (pid, begun) = (std::process::id(), Instant::now());
+        let before = cpu_ticks(pid);
+        while cpu_ticks(pid) <= before + TICKS_STILL {
+            assert!(begun.elapsed() < Duration::from_secs(30));
+        }
+    }
+}
