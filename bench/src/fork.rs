@@ -24,12 +24,16 @@ const REQUESTS: usize = 100;
 /// Copies at once.
 const COPIES: u16 = 1000;
 const COPIES_SHORT: u16 = 4;
+/// Between the start of a process that waits and its client.
+const SETTLE: Duration = Duration::from_millis(20);
 /// A start that takes longer has failed.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// What is timed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
+    /// A copy of `glass run --from --on-demand`, from its client's connection on: a fork of a process that is there.
+    OnDemand,
     /// `glass run --from`, as users type it.
     Run,
     /// The process of the copy alone, which `glass run` starts.
@@ -42,7 +46,7 @@ enum Kind {
     Boot,
 }
 
-const KINDS: [Kind; 4] = [Kind::Run, Kind::OwnProcess, Kind::WithoutPages, Kind::Boot];
+const KINDS: [Kind; 5] = [Kind::OnDemand, Kind::Run, Kind::OwnProcess, Kind::WithoutPages, Kind::Boot];
 
 /// A VM that was halted, and what runs copies of it.
 struct Template {
@@ -66,7 +70,11 @@ pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
     let measure = |index: usize| {
         let port = free_port()?;
         let mut command = template.command(KINDS[index], port);
-        let time = first_byte(&mut command, port, &folder).with_context(|| format!("{:?}", KINDS[index]))?;
+        let time = match KINDS[index] {
+            Kind::OnDemand => on_demand(&mut command, port, &folder),
+            _ => first_byte(&mut command, port, &folder),
+        };
+        let time = time.with_context(|| format!("{:?}", KINDS[index]))?;
         Ok(time.as_secs_f64() * 1000.0)
     };
     in_turn(outcome, KINDS.len(), ROUNDS, run, measure, add)?;
@@ -76,22 +84,24 @@ pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
     outcome.note(format!("without_pages: without the list of the {} kB that a copy had used until its first answer, which others make ready before they run", template.pages_kb));
     let count = run.size(COPIES, COPIES_SHORT);
     for (kind, name) in [(Kind::Run, ""), (Kind::RunWithoutPages, ".without_pages")] {
-        let (time, memory_kb) = many(&template, kind, count, &folder)?;
-        outcome.add(Figure::of(&format!("boot.fork{name}.{count}_copies_s"), "s", &[time.as_secs_f64()]));
+        let Many { started, memory_kb, ended } = many(&template, kind, count, &folder)?;
+        outcome.add(Figure::of(&format!("boot.fork{name}.{count}_copies_s"), "s", &[started.as_secs_f64()]));
+        outcome.add(Figure::of(&format!("boot.fork{name}.{count}_copies_end_s"), "s", &[ended.as_secs_f64()]));
         outcome.add(Figure::of(&format!("boot.fork{name}.memory_kb"), "kB", &memory_kb));
     }
+    outcome.note("first byte: of a copy that starts on demand, from the connection of its first client; the process that it is a fork of has read the snapshot");
     outcome.note("run and own process: from the start of `glass run --from`, or of the process that it starts, to the first byte of the answer of hello; a boot of the same image beside it");
     outcome.note(format!(
-        "{count} copies: until each has answered a request; memory: what is private to the process of a copy then"
+        "{count} copies: until each has answered a request, and their end from Ctrl-C on; memory: what is private to the process of a copy"
     ));
     Ok(())
 }
 
 fn add(outcome: &mut Outcome, samples: &[Vec<f64>]) {
-    let [run, own_process, without_pages, boot] = samples else { return };
+    let [on_demand, run, own_process, without_pages, boot] = samples else { return };
     let boot = Figure::of("boot.fork.boot_first_byte_ms", "ms", boot);
-    let names = ["run_first_byte_ms", "own_process_ms", "without_pages.own_process_ms"];
-    for (name, samples) in names.into_iter().zip([run, own_process, without_pages]) {
+    let names = ["first_byte_ms", "run_first_byte_ms", "own_process_ms", "without_pages.own_process_ms"];
+    for (name, samples) in names.into_iter().zip([on_demand, run, own_process, without_pages]) {
         let figure = Figure::of(&format!("boot.fork.{name}"), "ms", samples);
         outcome.add(figure.map(|figure| figure.beside(boot.as_ref().map(|boot| ("a boot", boot.value)))));
     }
@@ -152,6 +162,7 @@ impl Template {
     fn command(&self, kind: Kind, port: u16) -> Command {
         let mut command = Command::new(&self.glass);
         match kind {
+            Kind::OnDemand => _ = command.arg("run").arg("--from").arg(&self.snapshot).arg("--on-demand"),
             Kind::Run => _ = command.arg("run").arg("--from").arg(&self.snapshot),
             Kind::RunWithoutPages => _ = command.arg("run").arg("--from").arg(&self.without_pages),
             Kind::OwnProcess => _ = command.arg("vmm").arg("--from").arg(&self.snapshot),
@@ -165,6 +176,26 @@ impl Template {
 
 fn address(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+/// The time of a client of a copy that starts for it.
+fn on_demand(glass_run: &mut Command, port: u16, folder: &Folder) -> Result<Duration> {
+    let mut process = Process::spawn(glass_run, &folder.file("on-demand.log"))?;
+    let end = Instant::now() + LIMIT;
+    while !listens(&fs::read_to_string("/proc/net/tcp")?, port) {
+        ensure!(process.ended().is_none() && Instant::now() < end, "nothing listens: {}", process.output());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // What the start has left to do is not the copy's.
+    std::thread::sleep(SETTLE);
+    attempt(address(port), Instant::now()).with_context(|| format!("no answer: {}", process.output()))
+}
+
+/// Whether a socket of 127.0.0.1 listens at a port, by the text of `/proc/net/tcp` (proc(5)).
+fn listens(table: &str, port: u16) -> bool {
+    let own = format!("0100007F:{port:04X}");
+    let mut sockets = table.lines().map(|line| line.split_whitespace());
+    sockets.any(|mut words| words.nth(1) == Some(&own) && words.nth(1) == Some("0A"))
 }
 
 /// Milliseconds of the first requests to a copy that has just started, and of as many after them.
@@ -192,8 +223,17 @@ fn requests(template: &Template, kind: Kind, folder: &Folder) -> Result<[f64; 2]
     Ok(times)
 }
 
-/// The time until so many copies have answered, and the memory of each of them in kB.
-fn many(template: &Template, kind: Kind, count: u16, folder: &Folder) -> Result<(Duration, Vec<f64>)> {
+/// Many copies at once.
+struct Many {
+    /// Until all have answered.
+    started: Duration,
+    /// Of each.
+    memory_kb: Vec<f64>,
+    /// From the request to end until all have.
+    ended: Duration,
+}
+
+fn many(template: &Template, kind: Kind, count: u16, folder: &Folder) -> Result<Many> {
     let first = free_ports(count)?;
     let start = Instant::now();
     let mut command = template.command(kind, first);
@@ -206,12 +246,14 @@ fn many(template: &Template, kind: Kind, count: u16, folder: &Folder) -> Result<
             }
         }
     }
-    let time = start.elapsed();
+    let started = start.elapsed();
     let is_copy =
         |pid: &u32| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| threads(&stat) > Some(1));
     let pids = descendants(copies.pid()).into_iter().filter(is_copy);
     let memory_kb = pids.filter_map(|pid| private_kb(Path::new(&format!("/proc/{pid}/smaps_rollup")))).collect();
-    Ok((time, memory_kb))
+    let end = Instant::now();
+    ensure!(copies.interrupt(LIMIT), "the copies do not end: {}", copies.output());
+    Ok(Many { started, memory_kb, ended: end.elapsed() })
 }
 
 /// The number of threads in the text of `/proc/PID/stat` (proc(5), field 20).
@@ -234,9 +276,10 @@ mod tests {
     #[test]
     fn copies_stand_beside_a_boot() {
         let mut outcome = Outcome::default();
-        add(&mut outcome, &[vec![4.0], vec![3.0], vec![5.0], vec![8.0]]);
+        add(&mut outcome, &[vec![2.0], vec![4.0], vec![3.0], vec![5.0], vec![8.0]]);
         let figures: Vec<_> = outcome.figures.iter().map(|figure| (figure.figure.as_str(), figure.ratio)).collect();
         let expected = [
+            ("first_byte_ms", Some(0.25)),
             ("run_first_byte_ms", Some(0.5)),
             ("own_process_ms", Some(0.375)),
             ("without_pages.own_process_ms", Some(0.625)),
@@ -258,6 +301,12 @@ mod tests {
         let ratios: Vec<_> = outcome.figures.iter().map(|figure| figure.ratio).collect();
         assert_eq!(ratios, [Some(1.2), None, Some(2.0), None]);
         assert_eq!(outcome.figures[2].figure, "boot.fork.without_pages.first_100_requests_ms");
+    }
+
+    #[test]
+    fn a_listener_is_found_by_its_port() {
+        let table = "  sl  local_address rem_address   st tx_queue\n   0: 0100007F:1F90 00000000:0000 0A 0:0\n   1: 0100007F:1F91 0100007F:9999 01 0:0\n";
+        assert_eq!([0x1f90, 0x1f91, 0x1f92].map(|port| listens(table, port)), [true, false, false]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod vhost_user;
 
 use anyhow::Result;
 pub use card::check as check_tap;
-pub use card::{Card, Link, Tap, User, UserNetwork};
+pub use card::{Card, Link, Listeners, Tap, User, UserNetwork};
 pub use console::Console;
 pub use device::{Device, FEATURES_OF_ALL, Host, Served, Started, Turn};
 pub use disk::{Disk, DiskOptions, WriteLog, has_io_uring};

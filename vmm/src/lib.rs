@@ -6,6 +6,7 @@ mod image;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use glass_devices::{DiskOptions, UserNetwork};
@@ -13,7 +14,7 @@ pub use image::Image;
 #[cfg(all(feature = "script", target_arch = "x86_64"))]
 pub use x86_64::script;
 #[cfg(target_arch = "x86_64")]
-pub use x86_64::{disk_of_snapshot, origin, pages_of_snapshot, run, run_copies, used_pages, write_snapshot};
+pub use x86_64::{disk_of_snapshot, name_of_copy, origin, pages_of_snapshot, run, run_copies, used_pages, write_snapshot};
 
 /// As many processors as the identifiers of a local APIC can name, without the one for all.
 pub const CORES_MAX: u8 = 254;
@@ -46,9 +47,11 @@ pub struct Copies {
     pub snapshot: PathBuf,
     /// How many, at least one.
     pub count: u16,
-    /// TCP ports of 127.0.0.1, and the ports of the first copy to which they lead; those of each further copy are the next ones.
-    pub ports: Vec<(u16, u16)>,
-    /// The address of the card of the VM, and of its copies.
+    /// What is behind their cards, if the VM had one.
+    pub network: CopyNetwork,
+    /// Whether each copy starts when a client connects to one of its ports, and not at once.
+    pub on_demand: bool,
+    /// The address of the card of the VM, and of its copies on user networks.
     pub mac: [u8; 6],
     /// The disk of each copy, if the VM had one: a file that is made, `{}` in its name the copy's number.
     pub disk: Option<(String, DiskOptions)>,
@@ -69,8 +72,42 @@ pub enum Network {
     User(UserNetwork),
 }
 
+/// What is behind the network cards of copies.
+#[derive(Debug, Clone)]
+pub enum CopyNetwork {
+    /// The host's sockets. The ports are those of the first copy; the host's ports of each further copy are the next ones.
+    User(UserNetwork),
+    /// TAP devices, one for each.
+    Tap(TapCopies),
+}
+
+/// The network of copies behind TAP devices.
+#[derive(Debug, Clone)]
+pub struct TapCopies {
+    /// The name of the existing device, `{}` in it the copy's number.
+    pub name: String,
+    /// The addresses of the copies.
+    pub address: CopyAddress,
+}
+
+/// Where copies get their IPv4 addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopyAddress {
+    /// From a DHCP server.
+    Dhcp,
+    /// These, one behind the other.
+    From {
+        /// That of the first copy.
+        first: Ipv4Addr,
+        /// Bits of the network's prefix.
+        prefix_bits: u8,
+        /// The router for other networks.
+        gateway: Option<Ipv4Addr>,
+    },
+}
+
 #[cfg(not(target_arch = "x86_64"))]
-pub use other::{disk_of_snapshot, origin, pages_of_snapshot, run, run_copies, used_pages, write_snapshot};
+pub use other::{disk_of_snapshot, name_of_copy, origin, pages_of_snapshot, run, run_copies, used_pages, write_snapshot};
 
 /// What there is for other processors.
 #[cfg(not(target_arch = "x86_64"))]
@@ -92,6 +129,11 @@ mod other {
     /// Always.
     pub fn run_copies(_copies: &Copies) -> Result<()> {
         bail!("our VMM runs copies on x86-64 only")
+    }
+
+    /// There is none.
+    pub fn name_of_copy(pattern: &str, _index: u16) -> String {
+        pattern.to_owned()
     }
 
     /// There is none.

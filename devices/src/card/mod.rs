@@ -19,7 +19,7 @@ use moves::{Receiver, Transmitter};
 use std::io;
 pub use tap::Tap;
 pub use tap::check;
-pub use user::{User, UserNetwork};
+pub use user::{Listeners, User, UserNetwork};
 use vm_memory::GuestMemoryMmap;
 
 /// Features (virtio 1.2, section 5.1.3).

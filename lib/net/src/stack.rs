@@ -2,8 +2,7 @@
 
 use crate::arp::announcement;
 use crate::autoconf::{Autoconf, Notice};
-use crate::config::{Address, Config, ConfigError};
-use crate::dhcp::Dhcp;
+use crate::config::{Address, Config, ConfigError, Ipv6};
 use crate::handshakes::{Answer, Handshakes, WaitingSegments};
 use crate::ingress::send_frame;
 use crate::link::{Headed, Link, Outlet, of_packets};
@@ -54,8 +53,7 @@ impl<D: Device> Stack<D> {
         let capabilities = device.capabilities();
         let mtu = capabilities.ip_mtu();
         let interface = interface_for(numbers.next(), capabilities.clone(), now);
-        let dhcp = (config.address == Address::Dhcp).then(|| Dhcp::new(mac, capabilities, numbers.next(), now));
-        let state = State::new(interface, dhcp, mac, mtu, config, numbers, now);
+        let state = State::new(interface, capabilities, mac, mtu, config, numbers, now);
         let shared = Rc::new(Shared { state: RefCell::new(state), address_changed: Notify::named(&ADDRESS) });
         Ok(Stack { device, mac, shared, transmit_blocked: false })
     }
@@ -78,6 +76,24 @@ impl<D: Device> Stack<D> {
     /// Sets the time before tasks run: what these do is at this time. Without it, a connection that is opened after a pause counts from the last poll.
     pub fn set_time(&mut self, now: Instant) {
         self.shared.state.borrow_mut().now = now;
+    }
+
+    /// Takes another card address, and another IPv4 address or where to get one, as a copy of a stack does that is on one network with it. A fixed IPv6
+    /// address would be that of both, so the network's routers give new ones. Listeners stay; connections of addresses that are gone end.
+    ///
+    /// # Errors
+    /// The address is not one that a host can have. Nothing has changed.
+    pub fn move_to(&mut self, mac: [u8; 6], address: Address) -> Result<(), ConfigError> {
+        let mac = EthernetAddress(mac);
+        let mut state = self.shared.state.borrow_mut();
+        let ipv6 = if state.config.ipv6 == Ipv6::Off { Ipv6::Off } else { Ipv6::Auto };
+        let config = Config { address, ipv6, ..state.config.clone() };
+        config.check(mac)?;
+        self.mac = mac;
+        state.move_to(mac, config, self.device.capabilities());
+        drop(state);
+        self.shared.address_changed.notify_all();
+        Ok(())
     }
 
     /// Ends all connections without a segment, because their peers are another stack's, of which this one is a copy. `secret` is its own key, as in

@@ -22,7 +22,7 @@ use core::time::Duration;
 use glass_api::Instant;
 use glass_lib_executor::sync::Notify;
 use smoltcp::iface::{Interface, SocketHandle, SocketSet};
-use smoltcp::phy::TxToken;
+use smoltcp::phy::{DeviceCapabilities, TxToken};
 use smoltcp::socket::dns;
 use smoltcp::time;
 use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr, Ipv4Cidr};
@@ -114,7 +114,7 @@ pub(crate) struct State {
 impl State {
     pub(crate) fn new(
         interface: Interface,
-        dhcp: Option<Dhcp>,
+        capabilities: DeviceCapabilities,
         mac: EthernetAddress,
         mtu: usize,
         config: Config,
@@ -123,11 +123,7 @@ impl State {
     ) -> State {
         let mut control = SocketSet::new(Vec::new());
         let names = control.add(dns::Socket::new(&[], Vec::new()));
-        let mut ipv4 = Lease::default();
-        if let Address::Static { address, prefix_bits, gateway } = config.address {
-            (ipv4.address, ipv4.router) = (Some(Ipv4Cidr::new(address, prefix_bits)), gateway);
-        }
-        let ipv6 = (config.ipv6 != Ipv6::Off).then(|| Autoconf::new(mac, config.ipv6, now));
+        let (ipv4, dhcp, ipv6) = begin(&config, mac, capabilities, &mut numbers, now);
         let port_next = first_port(&mut numbers);
         let mut state = State {
             interface,
@@ -163,6 +159,16 @@ impl State {
         };
         state.configure();
         state
+    }
+
+    /// Takes the addresses of another configuration, as at the start.
+    pub(crate) fn move_to(&mut self, mac: EthernetAddress, config: Config, capabilities: DeviceCapabilities) {
+        self.config = config;
+        (self.ipv4, self.dhcp, self.ipv6) = begin(&self.config, mac, capabilities, &mut self.numbers, self.now);
+        (self.had_lease, self.ipv6_since, self.announce) = (false, None, true);
+        self.lease_notices.clear();
+        self.link.borrow_mut().mac = mac;
+        self.configure();
     }
 
     /// Whether our address is to be announced now: it is new, and there is a listener.
@@ -312,6 +318,25 @@ impl State {
         }
         None
     }
+}
+
+/// What gives a stack its addresses: its IPv4 address if it is fixed, or else the client of DHCP, and IPv6's configuration.
+fn begin(
+    config: &Config,
+    mac: EthernetAddress,
+    capabilities: DeviceCapabilities,
+    numbers: &mut Numbers,
+    now: Instant,
+) -> (Lease, Option<Dhcp>, Option<Autoconf>) {
+    let mut ipv4 = Lease::default();
+    let mut dhcp = None;
+    match config.address {
+        Address::Dhcp => dhcp = Some(Dhcp::new(mac, capabilities, numbers.next(), now)),
+        Address::Static { address, prefix_bits, gateway } => {
+            (ipv4.address, ipv4.router) = (Some(Ipv4Cidr::new(address, prefix_bits)), gateway);
+        }
+    }
+    (ipv4, dhcp, (config.ipv6 != Ipv6::Off).then(|| Autoconf::new(mac, config.ipv6, now)))
 }
 
 /// A port that is used first, which a peer cannot guess.

@@ -4,9 +4,11 @@
 use crate::arch::ticks;
 use crate::cores::this_core;
 use crate::{clock, random};
+use core::net::Ipv4Addr;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use glass_formats::Generation;
+use glass_lib_net::Address;
 
 /// Where the VMM writes; null without a VMM that makes copies.
 static PAGE: AtomicPtr<Generation> = AtomicPtr::new(ptr::null_mut());
@@ -29,6 +31,26 @@ fn page() -> Option<&'static Generation> {
 /// The number of this VM's generation: 0 for one that has booted, and another one in each copy.
 pub fn number() -> u64 {
     NUMBER.load(Ordering::Relaxed)
+}
+
+/// Which card and IPv4 address this copy has in place of those of the VM that was copied; `None` if it has those.
+pub fn card() -> Option<([u8; 6], Address)> {
+    let page = page()?;
+    let [card, address, gateway] = [&page.card, &page.address, &page.gateway].map(|word| word.load(Ordering::Relaxed));
+    let [mac @ .., _, _] = card.to_le_bytes();
+    (card != 0).then(|| (mac, address_of(address, gateway)))
+}
+
+fn address_of(address: u64, gateway: u64) -> Address {
+    let ip = |word: u64| Ipv4Addr::from_bits(word as u32);
+    match address {
+        0 => Address::Dhcp,
+        _ => Address::Static {
+            address: ip(address),
+            prefix_bits: (address >> 32) as u8,
+            gateway: (gateway != 0).then(|| ip(gateway)),
+        },
+    }
 }
 
 /// The core is about to halt, and calls [`follow`] next.

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use glass_devices::{DiskOptions, UserNetwork};
-use glass_vmm::{Copies, Machine, Network};
+use glass_vmm::{Copies, CopyAddress, CopyNetwork, Machine, Network, TapCopies};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -37,8 +37,12 @@ pub struct Args {
     /// A log of what the VM writes to its disk, and its greatest length in bytes.
     record_writes: Option<PathBuf>,
     record_limit: u64,
-    /// A TAP device behind the network card.
+    /// A TAP device behind the network card; of copies, one for each, with `{}` for its number.
     tap: Option<String>,
+    /// Where copies behind TAP devices get their addresses; `None` is a DHCP server.
+    ip: Option<CopyAddress>,
+    /// Whether copies start when clients connect to their ports.
+    on_demand: bool,
     /// Sockets of this host behind the network card.
     user_network: bool,
     /// A TCP port of 127.0.0.1 and the VM's port to which it leads.
@@ -76,6 +80,8 @@ impl Args {
                 "--record-writes" => args.record_writes = Some(value()?.into()),
                 "--record-limit" => args.record_limit = number(name, value()?)?,
                 "--tap" => args.tap = Some(text(name, value()?)?),
+                "--ip" => args.ip = Some(parse_address(&text(name, value()?)?)?),
+                "--on-demand" => args.on_demand = true,
                 "--user-network" => args.user_network = true,
                 "--port" => args.port.push(parse_port(&text(name, value()?)?)?),
                 "--parent" => args.parent = Some(number(name, value()?)?),
@@ -116,7 +122,11 @@ pub fn run(args: Args) -> Result<()> {
         return glass_vmm::run_copies(&Copies {
             snapshot,
             count: args.copies.max(1),
-            ports: args.port,
+            network: match args.tap {
+                Some(name) => CopyNetwork::Tap(TapCopies { name, address: args.ip.unwrap_or(CopyAddress::Dhcp) }),
+                None => CopyNetwork::User(UserNetwork { ports: args.port }),
+            },
+            on_demand: args.on_demand,
             mac: MAC,
             disk: name.map(|name| (name, options)),
             records_pages: args.record_pages,
@@ -139,6 +149,18 @@ pub fn run(args: Args) -> Result<()> {
     })
 }
 
+/// `dhcp` or `ADDRESS/PREFIX[,GATEWAY]`, as images have it on their command lines.
+fn parse_address(text: &str) -> Result<CopyAddress> {
+    let from = || {
+        let (network, gateway) = text.split_once(',').map_or((text, None), |(network, gateway)| (network, Some(gateway)));
+        let (first, prefix_bits) = network.split_once('/')?;
+        let gateway = gateway.map(str::parse).transpose().ok()?;
+        Some(CopyAddress::From { first: first.parse().ok()?, prefix_bits: prefix_bits.parse().ok()?, gateway })
+    };
+    let address = if text == "dhcp" { Some(CopyAddress::Dhcp) } else { from() };
+    address.with_context(|| format!("`{text}` is no address of a network"))
+}
+
 fn parse_port(text: &str) -> Result<(u16, u16)> {
     let ports = text.split_once(':').and_then(|(host, guest)| Some((host.parse().ok()?, guest.parse().ok()?)));
     ports.with_context(|| format!("`{text}` is no pair of ports"))
@@ -147,6 +169,7 @@ fn parse_port(text: &str) -> Result<(u16, u16)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
 
     fn parse(words: &str) -> Result<Args, String> {
         Args::parse(words.split_whitespace().map(OsString::from)).map_err(|error| error.to_string())
@@ -169,6 +192,16 @@ mod tests {
     }
 
     #[test]
+    fn copies_have_addresses_of_a_network_or_of_a_server() {
+        let address = |text: &str| parse(&format!("--from a --tap tap{{}} --ip {text}")).unwrap().ip;
+        assert_eq!(address("dhcp"), Some(CopyAddress::Dhcp));
+        let first = Ipv4Addr::new(10, 0, 0, 9);
+        let gateway = Some(Ipv4Addr::new(10, 0, 0, 1));
+        assert_eq!(address("10.0.0.9/24,10.0.0.1"), Some(CopyAddress::From { first, prefix_bits: 24, gateway }));
+        assert_eq!(address("10.0.0.9/24"), Some(CopyAddress::From { first, prefix_bits: 24, gateway: None }));
+    }
+
+    #[test]
     fn what_is_wrong_is_one_sentence() {
         for (words, sentence) in [
             ("", "takes an image, or --from"),
@@ -179,6 +212,7 @@ mod tests {
             ("a --cores 255", "at most 254 cores"),
             ("--from a --copies 65536", "no number in its range"),
             ("a --port 80", "`80` is no pair of ports"),
+            ("--from a --ip 10.0.0.1", "`10.0.0.1` is no address of a network"),
             ("a --what", "has no --what"),
         ] {
             let error = parse(words).unwrap_err();

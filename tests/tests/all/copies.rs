@@ -4,13 +4,14 @@ use glass_tests::content::Content;
 use glass_tests::folder::Folder;
 use glass_tests::http::Client;
 use glass_tests::limit::within;
+use glass_tests::netns::Namespace;
 use glass_tests::port::{free_port, free_ports};
 use glass_tests::process::{Process, descendants};
 use glass_tests::programs;
 use std::collections::HashSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -27,20 +28,24 @@ const LATE: Duration = Duration::from_secs(5);
 /// What `apps/faults/src/copied.rs` reports.
 #[derive(Debug)]
 pub(crate) struct Report {
-    generation: u64,
+    pub(crate) generation: u64,
     now: Duration,
     wall: Duration,
-    failed: u64,
+    pub(crate) failed: u64,
     pub(crate) words: Vec<u64>,
 }
 
 /// A new connection, and what it received.
 fn connect(port: u16) -> (BufReader<TcpStream>, Report) {
+    connect_to((Ipv4Addr::LOCALHOST, port).into())
+}
+
+fn connect_to(address: SocketAddr) -> (BufReader<TcpStream>, Report) {
     let end = Instant::now() + LIMIT;
     let stream = loop {
-        match TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
+        match TcpStream::connect(address) {
             Ok(stream) => break stream,
-            Err(error) => assert!(Instant::now() < end, "port {port}: {error}"),
+            Err(error) => assert!(Instant::now() < end, "{address}: {error}"),
         }
         std::thread::sleep(Duration::from_millis(5));
     };
@@ -56,6 +61,10 @@ fn connect(port: u16) -> (BufReader<TcpStream>, Report) {
 
 pub(crate) fn report(port: u16) -> Report {
     connect(port).1
+}
+
+pub(crate) fn report_of(address: SocketAddr) -> Report {
+    connect_to(address).1
 }
 
 /// A VM that can be copied, and where it answers.
@@ -89,6 +98,19 @@ impl Template {
         let mut process = Process::spawn(command.arg("--").args(words), &folder.file("template.log")).unwrap();
         process.wait_for_text("listening", LIMIT, || ());
         Some(Template { process, port, glass, image, folder })
+    }
+
+    /// Boots one behind `tap0` of a namespace, with these options.
+    pub(crate) fn boot_in(namespace: &Namespace, name: &str, options: &[&str]) -> Option<Template> {
+        let (glass, image) = (programs::built("glass")?, programs::image("faults")?);
+        let folder = Folder::new("copies").unwrap();
+        let own = folder.file(name);
+        std::os::unix::fs::symlink(&image, &own).unwrap();
+        let mut command = namespace.command(&glass);
+        command.arg("run").arg(&own).args(["--vmm", "own", "--net", "tap=tap0"]).args(options);
+        let mut process = Process::spawn(command.args(["--", "copied"]), &folder.file("template.log")).unwrap();
+        process.wait_for_text("listening", LIMIT, || ());
+        Some(Template { process, port: 8080, glass, image, folder })
     }
 
     /// Takes a snapshot of the VM with this name: whether that succeeded, and what was printed.

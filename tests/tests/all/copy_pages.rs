@@ -1,14 +1,10 @@
 //! The pages that copies of a VM use: recorded, made ready, and by functions of the guest.
 
 use crate::copies::{Template, report};
-use crate::network::{FAR, NEAR};
-use glass_tests::folder::Folder;
 use glass_tests::limit::within;
-use glass_tests::netns::{self, Namespace};
 use glass_tests::port::free_port;
 use glass_tests::process::{Process, descendants};
 use glass_tests::programs;
-use glass_tests::queue::World;
 use std::collections::HashSet;
 use std::fs;
 use std::io::Read;
@@ -115,32 +111,6 @@ fn copies_have_the_pages_ready_that_another_one_has_used() {
         // A new snapshot of the same name has none.
         let (is_taken, text) = template.snapshot(&name, &snapshot);
         assert!(is_taken && !list.exists(), "{text}");
-    });
-}
-
-/// A template behind a TAP device would share its address with its copies.
-#[test]
-fn a_vm_behind_a_tap_device_is_no_template() {
-    within(LIMIT, || {
-        if let Some(reason) = World::Kvm.obstacle().or(netns::obstacle()) {
-            return programs::skip(reason);
-        }
-        let (Some(glass), Some(image)) = (programs::built("glass"), programs::image("bench-tcp")) else { return };
-        let (folder, near) = (Folder::new("tap-template").unwrap(), Namespace::new().unwrap());
-        near.tap("tap0", NEAR).unwrap();
-        let name = format!("behind-tap-{}", std::process::id());
-        let own = folder.file(&name);
-        std::os::unix::fs::symlink(&image, &own).unwrap();
-        let mut command = near.command(&glass);
-        command.arg("run").arg(&own).args(["--vmm", "own", "--net", "tap=tap0"]);
-        command.args(["--ip", &format!("{FAR}/{}", netns::PREFIX_BITS)]);
-        let mut vm = Process::spawn(&mut command, &folder.file("log")).unwrap();
-        vm.wait_for_text("listens on", LIMIT, || ());
-        let snapshot = folder.file("snapshot");
-        let output = Command::new(&glass).args(["snapshot", &name, "-o"]).arg(&snapshot).output().unwrap();
-        let text = String::from_utf8_lossy(&output.stderr);
-        let sentence = "it is behind a TAP device, where its copies would have its address";
-        assert!(!output.status.success() && text.contains(sentence) && !snapshot.exists(), "{text}");
     });
 }
 

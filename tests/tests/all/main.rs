@@ -11,6 +11,7 @@ mod buses;
 mod c_programs;
 mod console;
 mod copies;
+mod copy_networks;
 mod copy_pages;
 mod cores;
 mod crash;

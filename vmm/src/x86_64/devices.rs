@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use glass_devices::{Card, Console, Device, Disk, DiskOptions, Entropy, Tap, User};
+use glass_devices::{Card, Console, Device, Disk, DiskOptions, Entropy, Listeners, Tap, User};
 use glass_lib_jail::SystemCalls;
 use kvm_ioctls::{IoEventAddress, NoDatamatch};
 use vmm_sys_util::eventfd::EventFd;
@@ -26,12 +26,15 @@ pub enum OpenCard {
     User(Box<Card<User>>),
 }
 
-/// Opens what is behind a card with this address; `None` without one.
-pub fn open_card(network: &Network, mac: [u8; 6]) -> Result<Option<OpenCard>> {
+/// Opens what is behind a card with this address; `None` without one. `listeners` are those of a user network, if they are there already.
+pub fn open_card(network: &Network, mac: [u8; 6], listeners: Option<Listeners>) -> Result<Option<OpenCard>> {
     Ok(match network {
         Network::None => None,
         Network::Tap(name) => Some(OpenCard::Tap(Card::new(Tap::open(name)?).with_address(mac))),
-        Network::User(user) => Some(OpenCard::User(Box::new(Card::new(user.open(mac)?).with_address(mac)))),
+        Network::User(user) => {
+            let listeners = listeners.map_or_else(|| user.listen(), Ok)?;
+            Some(OpenCard::User(Box::new(Card::new(User::open(listeners, mac)?).with_address(mac))))
+        }
     })
 }
 

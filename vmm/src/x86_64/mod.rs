@@ -34,7 +34,7 @@ use kvm_bindings::KVM_MAX_CPUID_ENTRIES;
 use kvm_ioctls::Kvm;
 use processor::Shared;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-pub use snapshot::disk::path_of as disk_of_snapshot;
+pub use snapshot::disk::{name as name_of_copy, path_of as disk_of_snapshot};
 pub use snapshot::pages::path_of as pages_of_snapshot;
 pub use snapshot::request::{origin, used_pages, write_snapshot};
 use snapshot::take::Requests;
@@ -57,7 +57,7 @@ const KVM_PAGES: usize = 0xfffb_d000;
 /// The VM cannot start.
 pub fn run(machine: &Machine) -> Result<()> {
     // First, because it takes longer than all else.
-    let card = devices::open_card(&machine.network, machine.mac)?;
+    let card = devices::open_card(&machine.network, machine.mac, None)?;
     // It stays open: a profiler requests of it what this host's KVM can do.
     let kvm = Kvm::new().context("cannot open /dev/kvm")?;
     let features = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).context("KVM has no features")?;
@@ -115,13 +115,8 @@ fn mirror(bus: &Bus, slots: &Slots) -> Result<()> {
 
 /// Why there can be no copies of a VM.
 fn cannot_be_copied(machine: &Machine) -> Option<String> {
-    let Machine { cores, network, .. } = machine;
-    let tap = matches!(network, Network::Tap(_));
-    let reasons = [
-        (*cores > 1, format!("it has {cores} cores, and a template has one")),
-        (tap, "it is behind a TAP device, where its copies would have its address".to_owned()),
-    ];
-    reasons.into_iter().find_map(|(is_so, why)| is_so.then_some(why))
+    let cores = machine.cores;
+    (cores > 1).then(|| format!("it has {cores} cores, and a template has one"))
 }
 
 /// Where RAM of so many bytes is, and how much is there.

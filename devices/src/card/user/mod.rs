@@ -29,6 +29,7 @@ use std::collections::VecDeque;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::os::fd::{AsFd as _, BorrowedFd};
 
 /// The addresses of QEMU's own user network, which are on command lines of images: the VM, the gateway, by which it also reaches the host, and the
 /// name server.
@@ -70,17 +71,37 @@ impl UserNetwork {
     /// Bytes of memory that it needs, at most.
     pub const MEMORY_BYTES_MAX: u64 = OWN_BYTES_MAX;
 
-    /// Opens it, for a card with this address. From here on clients of the ports wait until the guest accepts them.
+    /// Listens at the ports. From here on clients wait until the guest accepts them.
     ///
     /// # Errors
     /// A port is in use, or may not be used by this user.
-    pub fn open(&self, card: [u8; 6]) -> Result<User> {
+    pub fn listen(&self) -> Result<Listeners> {
+        let listen = |(port, guest): &(u16, u16)| {
+            Ok(Listener { listener: host::listen(*port)?, port: *guest, is_ready: false })
+        };
+        self.ports.iter().map(listen).collect::<Result<_>>().map(Listeners)
+    }
+}
+
+/// Listening sockets of a user network.
+pub struct Listeners(Vec<Listener>);
+
+impl Listeners {
+    /// Files that are readable when there is a client.
+    pub fn files(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.0.iter().map(|listener| listener.listener.as_fd())
+    }
+}
+
+impl User {
+    /// A user network with these listeners, for a card with this address.
+    ///
+    /// # Errors
+    /// There are no descriptors.
+    pub fn open(Listeners(listeners): Listeners, card: [u8; 6]) -> Result<User> {
         let host = Host::new()?;
-        let mut listeners = Vec::new();
-        for (index, (port, guest)) in self.ports.iter().enumerate() {
-            let listener = host::listen(*port)?;
-            host.watch(&listener, Subject::Listener(index))?;
-            listeners.push(Listener { listener, port: *guest, is_ready: false });
+        for (index, listener) in listeners.iter().enumerate() {
+            host.watch(&listener.listener, Subject::Listener(index))?;
         }
         Ok(User {
             host,

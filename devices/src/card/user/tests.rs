@@ -51,7 +51,7 @@ impl Guest {
     fn new(features: u64) -> Guest {
         // A free port of this host.
         let host_port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
-        let mut user = UserNetwork { ports: vec![(host_port, 80)] }.open(CARD).unwrap();
+        let mut user = User::open(UserNetwork { ports: vec![(host_port, 80)] }.listen().unwrap(), CARD).unwrap();
         user.agree(HEADER_BYTES, features).unwrap();
         Guest {
             user,
@@ -463,7 +463,7 @@ fn the_first_name_server_with_an_address_of_ipv4() {
 fn a_port_that_is_in_use_is_a_sentence() {
     let used = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = used.local_addr().unwrap().port();
-    let error = UserNetwork { ports: vec![(port, 80)] }.open(CARD).err().unwrap();
+    let error = UserNetwork { ports: vec![(port, 80)] }.listen().err().unwrap();
     assert_eq!(error.to_string(), format!("cannot listen at port {port} of this host: choose another one with --port"));
 }
 

@@ -2,7 +2,10 @@
 
 use crate::common::peer::Peer;
 use crate::common::{Wire, config};
+use core::net::{IpAddr, Ipv4Addr};
+use core::time::Duration;
 use glass_api::{Listener, Net, Stream};
+use glass_lib_net::Address;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -57,4 +60,65 @@ fn each_copy_has_numbers_of_its_own() {
     assert_eq!(number(Some(1)), number(Some(1)));
     assert_ne!(number(Some(1)), number(Some(2)));
     assert_ne!(number(Some(1)), number(None));
+}
+
+/// A copy beside the stack that it is a copy of.
+#[test]
+fn it_moves_to_another_address_and_announces_it() {
+    let mut wire = Wire::with(config(2));
+    let sockets = wire.right.sockets();
+    wire.spawn(async move {
+        let mut listener = sockets.listen(PORT).await.unwrap();
+        loop {
+            drop(listener.accept().await);
+        }
+    });
+    wire.settle();
+    let (mac, address) = ([2, 0, 10, 0, 0, 7], Ipv4Addr::new(10, 0, 0, 7));
+    wire.right.abandon(7);
+    let multicast = Address::Static { address: Ipv4Addr::new(224, 0, 0, 1), prefix_bits: 24, gateway: None };
+    assert!(wire.right.move_to(mac, multicast).is_err());
+    assert_eq!(wire.right.addresses(), [Ipv4Addr::new(10, 0, 0, 2)]);
+    wire.right.move_to(mac, Address::Static { address, prefix_bits: 24, gateway: None }).unwrap();
+    assert_eq!(wire.right.addresses(), [address]);
+    wire.right.poll(wire.now);
+    // Sender of the frame; sender's card and address in ARP.
+    let announced = wire.right.device().outgoing.borrow().iter().any(|frame| {
+        frame[6..12] == mac && frame[12..14] == [8, 6] && frame[22..28] == mac && frame[28..32] == address.octets()
+    });
+    assert!(announced);
+    // It answers at the new address only.
+    let client = wire.left.sockets();
+    let results = Rc::new(RefCell::new(Vec::new()));
+    let noted = results.clone();
+    wire.spawn(async move {
+        for address in [address, Ipv4Addr::new(10, 0, 0, 2)] {
+            let result = client.connect((address, PORT).into()).await;
+            noted.borrow_mut().push(result.is_ok());
+        }
+    });
+    wire.advance(Duration::from_secs(20));
+    assert_eq!(*results.borrow(), [true, false]);
+}
+
+/// It requests an address by DHCP as a new client, if it is to have one.
+#[test]
+fn it_moves_to_an_address_of_a_server() {
+    let mut wire = Wire::with(config(2));
+    wire.settle();
+    let sent = |wire: &mut Wire| -> Vec<Vec<u8>> {
+        wire.right.poll(wire.now);
+        // UDP from port 68, and behind its header a request of a client (RFC 2131, section 2).
+        let of_client = |frame: &Vec<u8>| frame.get(34..36) == Some(&[0, 68]);
+        wire.right.device().outgoing.borrow().iter().filter(|frame| of_client(frame)).cloned().collect()
+    };
+    assert_eq!(sent(&mut wire).len(), 0);
+    let mac = [2, 7, 7, 7, 7, 7];
+    wire.right.abandon(7);
+    wire.right.move_to(mac, Address::Dhcp).unwrap();
+    assert_eq!(wire.right.addresses(), [IpAddr::from([0; 4]); 0]);
+    let requests = sent(&mut wire);
+    assert_eq!(requests.len(), 1);
+    // `chaddr`.
+    assert_eq!(requests[0][42 + 28..42 + 34], mac);
 }

@@ -136,7 +136,13 @@ impl<N: NetDevice> Driver for Network<N> {
         self.stack.set_time((self.now)());
         let generation = generation::number();
         if mem::replace(&mut self.generation, generation) != generation {
+            // First, for the numbers by which a DHCP server knows a client.
             self.stack.abandon(secret());
+            if let Some((mac, address)) = generation::card()
+                && let Err(error) = self.stack.move_to(mac, address)
+            {
+                print(format_args!("this copy has the address of the VM that was copied: {error}"));
+            }
         }
         self.card().poll()
     }

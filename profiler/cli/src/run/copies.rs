@@ -10,6 +10,7 @@ use glass_profiler_core::elf;
 use glass_profiler_guests::files::HostFile;
 
 use super::signals::Signals;
+use super::options::Network;
 use super::{Args, options, vm};
 use crate::console::say;
 use crate::files::PartFile;
@@ -17,16 +18,20 @@ use crate::files::PartFile;
 /// Options for copies.
 #[derive(clap::Args)]
 pub(super) struct CopyOptions {
-    /// Continue the VM of a snapshot of `glass snapshot`, as it was when that was taken, in place of a boot. Memory, address and arguments are
-    /// those of that VM.
+    /// Continue the VM of a snapshot of `glass snapshot`, as it was when that was taken, in place of a boot. Memory and arguments are those of that
+    /// VM, and in the user network the address, too. Behind TAP devices, `--net tap=NAME` names that of each copy, with `{}` for the copy's number,
+    /// and --ip is the address of the first one: the next ones have the next addresses.
     #[arg(long, help_heading = "Copies", value_name = "SNAPSHOT", conflicts_with_all = [
-        "platform", "target", "disk_size", "record_writes", "cores", "memory", "log", "share", "bind", "restart", "trace", "net", "ip", "ip6", "dns", "congestion",
+        "platform", "target", "disk_size", "record_writes", "cores", "memory", "log", "share", "bind", "restart", "trace", "ip6", "dns", "congestion",
         "vsock", "vmm", "xen", "ranks", "machine", "bus", "qemu_firmware", "gic", "print_command", "args",
     ])]
     pub(super) from: Option<PathBuf>,
     /// Start so many; --port is the first one's, and the next ports are those of the others.
     #[arg(long, help_heading = "Copies", value_name = "COUNT", requires = "from", default_value = "1")]
     copies: NonZeroU16,
+    /// Start each copy when the first client connects to one of its ports, and not before.
+    #[arg(long, help_heading = "Copies", requires = "from", conflicts_with_all = ["record_pages", "faults"])]
+    pub(super) on_demand: bool,
     /// Record which pages of its memory the copy uses until Ctrl-C, as SNAPSHOT.pages: copies that start later have these pages ready, and answer their
     /// first requests sooner.
     #[arg(long, help_heading = "Copies", requires = "from", conflicts_with = "copies")]
@@ -45,6 +50,7 @@ impl CopyOptions {
 
 /// Runs copies; the exit code is that of their services.
 pub(super) fn run(args: Args, from: &Path) -> Result<ExitCode> {
+    check_network(&args)?;
     options::check(&args)?;
     let (image, build_id) = glass_vmm::origin(from)?;
     let path = args.app.as_ref().map_or(image, PathBuf::from);
@@ -70,6 +76,24 @@ pub(super) fn run(args: Args, from: &Path) -> Result<ExitCode> {
         signals.before_end(move |pid| keep_pages(pid, &from));
     }
     vm::run_copies(&args, from, &path, &name, &signals).map(ExitCode::from)
+}
+
+/// The TAP devices of all copies.
+pub(super) fn taps(args: &Args) -> Vec<String> {
+    match &args.net {
+        Network::Tap(name) => (0..args.copies.count()).map(|index| glass_vmm::name_of_copy(name, index)).collect(),
+        Network::User | Network::None => Vec::new(),
+    }
+}
+
+fn check_network(args: &Args) -> Result<()> {
+    match args.net {
+        Network::None => bail!("a copy has a network if its template had one: leave out --net none"),
+        Network::User if args.ip.is_some() => {
+            bail!("in the user network copies keep their address: leave out --ip, or give TAP devices by --net tap=NAME")
+        }
+        Network::User | Network::Tap(_) => Ok(()),
+    }
 }
 
 /// Writes the list of the pages that the copy in process `pid` has used so far.

@@ -72,6 +72,11 @@ pub(super) fn copies_command(args: &Args, from: &Path, folder: &Path) -> Result<
     if args.copies.faults {
         command.arg("--faults").arg(faults(folder));
     }
+    command.args(args.copies.on_demand.then_some("--on-demand"));
+    if let Network::Tap(name) = &args.net {
+        command.args(["--tap", name]);
+        command.args(args.ip.iter().flat_map(|ip| ["--ip", ip]));
+    }
     add_disk(&mut command, args);
     add_ports(&mut command, args);
     Ok(command)

@@ -73,11 +73,15 @@ pub(super) fn run_copies(args: &Args, from: &Path, image: &Path, name: &str, sig
     let plan = Plan { args, image, name, accel, is_own: true, is_template: false, folder: SocketFolder::make()? };
     let count = args.copies.count();
     let copies = if count == 1 { "a copy".to_owned() } else { format!("{count} copies") };
-    say!("glass: starting {copies} of {name}");
+    let when = if args.copies.on_demand { ", each when its first client comes" } else { "" };
+    say!("glass: starting {copies} of {name}{when}");
     for (host, guest) in tcp_ports(&args.port) {
         let last = host.saturating_add(count - 1);
         let hosts = if count == 1 { host.to_string() } else { format!("{host} to {last}") };
         say!("glass: 127.0.0.1:{hosts} is forwarded to port {guest} of {copies}");
+    }
+    if let (Network::Tap(_), Some(ip)) = (&args.net, &args.ip) {
+        say!("glass: the copies have addresses from {ip} on");
     }
     plan.run(own::copies_command(args, from, &plan.folder.0)?, Vec::new(), signals)
 }

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::open_own;
 
-/// What stands in a name of disks for the number of the copy.
+/// What stands in a name of disks and TAP devices for the number of the copy.
 pub const NUMBER: &str = "{}";
 
 /// Where the disk of a snapshot is.
@@ -88,9 +88,10 @@ pub fn make(snapshot: &Path, bytes: u64, path: &Path) -> Result<()> {
     })
 }
 
-/// The name of the disk of copy number `index`.
-pub fn name(pattern: &str, index: u16) -> PathBuf {
-    pattern.replace(NUMBER, &index.to_string()).into()
+/// The name of what belongs to copy number `index`: a disk, or a TAP device.
+#[must_use]
+pub fn name(pattern: &str, index: u16) -> String {
+    pattern.replace(NUMBER, &index.to_string())
 }
 
 #[cfg(test)]

@@ -72,6 +72,11 @@ impl Connection {
         Ok(())
     }
 
+    /// See [`Freezer::come_to_rest`].
+    pub(super) fn come_to_rest(&mut self) -> Result<(), GuestError> {
+        self.freezer.as_mut().map_or(Ok(()), Freezer::come_to_rest)
+    }
+
     /// Samples for which QEMU was busy for too long.
     pub(super) fn displaced(&self) -> u64 {
         self.freezer.as_ref().map_or(0, Freezer::displaced)

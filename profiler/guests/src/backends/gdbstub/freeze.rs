@@ -551,6 +551,19 @@ impl Freezer {
         u32::from_ne_bytes(word)
     }
 
+    /// Waits until none of them is about to stop for us: such a stop lasts until the next call here, and may keep a lock of QEMU.
+    pub(super) fn come_to_rest(&mut self) -> Result<(), GuestError> {
+        let start_ns = monotonic_ns();
+        loop {
+            self.settle()?;
+            let is_settled = self.vcpus.iter().chain([&self.main]).all(Thread::is_settled);
+            if is_settled || monotonic_ns() - start_ns > STOP_NS_MAX {
+                return Ok(());
+            }
+            self.signals.wait(SLEEP_MAX);
+        }
+    }
+
     /// Waits until `until_ns`, and passes signals on.
     pub(super) fn rest(&mut self, until_ns: u64) -> Result<(), GuestError> {
         self.beside.follow(self.vcpus.iter().map(|vcpu| &vcpu.stat));

@@ -1,10 +1,11 @@
 //! Copies of a VM: each one a process that begins where the VM was halted when its snapshot was taken. RAM is a private mapping of the snapshot, so
 //! copies share what they do not write.
 
+mod card;
+mod processes;
+
 use std::convert::Infallible;
-use std::fs::File;
-use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
-use std::os::fd::{AsFd as _, IntoRawFd as _, OwnedFd};
+use std::os::fd::IntoRawFd as _;
 use std::path::PathBuf;
 use std::process;
 use std::sync::{Arc, Mutex};
@@ -12,15 +13,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use glass_devices::{Card, Device as _, Disk, User, UserNetwork};
-use glass_formats::{Exit, Generation};
+use card::CopyCard;
+use glass_devices::{Card, Device as _, Disk, Listeners, User, UserNetwork};
+use glass_formats::Generation;
 use kvm_bindings::KVM_MAX_CPUID_ENTRIES;
 use kvm_ioctls::{Kvm, VcpuFd};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, getppid, pidfd_open, set_parent_process_death_signal, waitpid,
-};
+use processes::Processes;
 use rustix::rand::{GetRandomFlags, getrandom};
 use vm_memory::{Bytes as _, FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
 
@@ -34,7 +32,7 @@ use crate::x86_64::snapshot::pages::Pages;
 use crate::x86_64::snapshot::{GENERATION, RAM_OFFSET, Snapshot};
 use crate::x86_64::sys::Slots;
 use crate::x86_64::{jail, make_vm, mirror, ranges, sys};
-use crate::{Copies, Network};
+use crate::{Copies, CopyNetwork, Network};
 
 /// Runs copies until all have ended, and exits with the status of a service that has succeeded, or that of the first copy that has not. Each of several
 /// copies is a process of its own, and each is jailed before its first instruction; what is written to standard input goes to all.
@@ -51,7 +49,22 @@ pub fn run_copies(copies: &Copies) -> Result<()> {
     });
     let cannot = || format!("cannot continue the VM of {}", copies.snapshot.display());
     let has_card = snapshot.state.devices.iter().any(|device| device.id == Card::<User>::ID);
-    ensure!(has_card || copies.ports.is_empty(), "the VM of the snapshot has no network, to which a port could lead");
+    match &copies.network {
+        CopyNetwork::User(UserNetwork { ports }) => {
+            ensure!(has_card || ports.is_empty(), "the VM of the snapshot has no network, to which a port could lead");
+            ensure!(!ports.is_empty() || !copies.on_demand, "copies on demand start by their clients: give --port");
+        }
+        CopyNetwork::Tap(tap) => {
+            ensure!(has_card, "the VM of the snapshot has no network: leave out --net");
+            ensure!(!copies.on_demand, "behind a TAP device nothing shows a client before there is a VM: leave out --on-demand, or --net");
+            ensure!(
+                copies.count == 1 || tap.name.contains(NUMBER),
+                "copies need a TAP device each: write {NUMBER} in its name, for the copy's number"
+            );
+            // All are possible, or none starts.
+            (0..copies.count).try_for_each(|index| CopyCard::of(tap, index).map(drop))?;
+        }
+    }
     let has_disk = snapshot.state.devices.iter().any(|device| device.id == Disk::ID);
     match &copies.disk {
         Some(_) => ensure!(has_disk, "the VM of the snapshot has no disk: leave out --disk"),
@@ -85,25 +98,12 @@ pub fn run_copies(copies: &Copies) -> Result<()> {
         // What it uses itself is of interest.
         template.pages = Pages::default();
     }
-    if copies.count == 1 {
-        return template.run(copies.ports.clone(), 0).with_context(cannot).map(|never| match never {});
+    if copies.count == 1 && !copies.on_demand {
+        return template.run(0, None).with_context(cannot).map(|never| match never {});
     }
     template.check_features().with_context(cannot)?;
-    let mut running = Vec::new();
-    for index in 0..copies.count {
-        let ports = ports_of(&copies.ports, index)?;
-        let (reader, writer) = io::pipe().context("there are no descriptors")?;
-        let own = process::id();
-        let Some(pid) = sys::fork().context("there are no processes")? else {
-            drop((running, writer));
-            let Err(error) = end_with(own).and_then(|()| read_from(reader)).and_then(|()| template.run(ports, index));
-            eprintln!("glass: copy {index}: {error:#}");
-            process::exit(1);
-        };
-        running.push(Running::new(pid, writer)?);
-    }
-    drop(template);
-    process::exit(watch(running)?)
+    let template = template;
+    process::exit(Processes::start(&template)?.watch()?)
 }
 
 /// The ports of copy number `index`.
@@ -149,10 +149,23 @@ struct Template<'a> {
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Template<'_> {
-    /// Becomes copy number `index`.
-    fn run(&self, ports: Vec<(u16, u16)>, index: u16) -> Result<Infallible> {
+    /// The user network of copy number `index`.
+    fn network(&self, index: u16) -> Result<UserNetwork> {
+        match &self.copies.network {
+            CopyNetwork::User(UserNetwork { ports }) => Ok(UserNetwork { ports: ports_of(ports, index)? }),
+            CopyNetwork::Tap(_) => Ok(UserNetwork::default()),
+        }
+    }
+
+    /// Becomes copy number `index`. `listeners` are those of its network, if they are there already.
+    fn run(&self, index: u16, listeners: Option<Listeners>) -> Result<Infallible> {
         let state = &self.snapshot.state;
-        let network = if self.has_card { Network::User(UserNetwork { ports }) } else { Network::None };
+        let (network, card) = match &self.copies.network {
+            _ if !self.has_card => (Network::None, None),
+            CopyNetwork::User(_) => (Network::User(self.network(index)?), None),
+            CopyNetwork::Tap(tap) => (Network::Tap(disk::name(&tap.name, index)), Some(CopyCard::of(tap, index)?)),
+        };
+        let mac = card.map_or(self.copies.mac, |card| card.mac);
         let prepare = || {
             self.pages.make_ready(&self.memory);
             // Several copies have checked it together.
@@ -161,7 +174,7 @@ impl Template<'_> {
         // Both take about as long, and hardly wait for each other.
         let (prepared, opened) = thread::scope(|scope| {
             let thread = thread::Builder::new().spawn_scoped(scope, prepare);
-            let opened = self.open(&network, index);
+            let opened = self.open((&network, mac, listeners), index);
             let prepared = thread.map_or_else(|_| prepare(), |thread| thread.join().expect("it does not panic"));
             (prepared, opened)
         });
@@ -169,9 +182,12 @@ impl Template<'_> {
         let Opened { slots, devices, processor } = opened?;
         let exits = Arc::new(Exits::new(1, &devices.names, exits::guest_clock(&processor))?);
         let mut bus = Bus::new(devices.windows);
-        bus.restore(&state.devices)?;
+        bus.restore(&state.devices).context(
+            "a copy has the kind of network of its template: the user network, or a TAP device by --net tap=NAME",
+        )?;
         mirror(&bus, &slots)?;
         begin_generation(&self.memory)?;
+        card.map_or(Ok(()), |card| card.write(&self.memory))?;
         let report = |(path, seen): (&PathBuf, GuestMemoryMmap)| {
             let views = Views { memory: self.memory.clone(), seen };
             Faults::connect(path, views, &processor.get_sregs()?, &processor.get_regs()?).map(Mutex::new)
@@ -199,13 +215,13 @@ impl Template<'_> {
     }
 
     /// Makes the VM of copy number `index`.
-    fn open(&self, network: &Network, index: u16) -> Result<Opened> {
+    fn open(&self, (network, mac, listeners): (&Network, [u8; 6], Option<Listeners>), index: u16) -> Result<Opened> {
         let state = &self.snapshot.state;
         // First, so that clients may come.
-        let card = devices::open_card(network, self.copies.mac)?;
+        let card = devices::open_card(network, mac, listeners)?;
         let seen = self.seen.as_ref().unwrap_or(&self.memory);
         let slots = make_vm(&self.kvm, self.memory.clone(), seen.clone())?;
-        let disk = self.copies.disk.as_ref().map(|(pattern, options)| (disk::name(pattern, index), options.clone()));
+        let disk = self.copies.disk.as_ref().map(|(pattern, options)| (PathBuf::from(disk::name(pattern, index)), options.clone()));
         if let Some((path, _)) = &disk {
             disk::make(&self.copies.snapshot, self.snapshot.origin.disk_bytes, path)?;
         }
@@ -246,84 +262,4 @@ fn begin_generation(memory: &GuestMemoryMmap) -> Result<()> {
     let number = u64::from_le_bytes(number).max(1);
     memory.write_obj(number.to_le(), GuestAddress(GENERATION + Generation::NUMBER))?;
     Ok(())
-}
-
-/// Makes this process end with the one that has made it.
-fn end_with(parent: u32) -> Result<()> {
-    set_parent_process_death_signal(Some(Signal::KILL)).context("cannot end with the other copies")?;
-    let is_there = getppid().is_some_and(|pid| pid.as_raw_nonzero().get().cast_unsigned() == parent);
-    ensure!(is_there, "the process that starts copies has ended");
-    Ok(())
-}
-
-/// Makes it standard input.
-fn read_from(reader: PipeReader) -> Result<()> {
-    rustix::stdio::dup2_stdin(&reader).context("there is no standard input")
-}
-
-/// A copy that runs.
-struct Running {
-    pid: Pid,
-    /// Readable when it has ended.
-    process: OwnedFd,
-    /// Its console.
-    input: Option<PipeWriter>,
-}
-
-impl Running {
-    fn new(pid: Pid, input: PipeWriter) -> Result<Running> {
-        // One that does not read its console is not waited for.
-        rustix::io::ioctl_fionbio(&input, true).context("there are no descriptors")?;
-        let process = pidfd_open(pid, PidfdFlags::empty()).context("there are no descriptors")?;
-        Ok(Running { pid, process, input: Some(input) })
-    }
-}
-
-/// Waits until all have ended, and passes on what is written to this process; returns a status.
-fn watch(mut running: Vec<Running>) -> Result<i32> {
-    let success = 2 * Exit::Success as i32 + 1;
-    let mut status = success;
-    let mut input = Some(File::from(io::stdin().as_fd().try_clone_to_owned()?));
-    while !running.is_empty() {
-        let mut polled: Vec<_> = running.iter().map(|copy| PollFd::new(&copy.process, PollFlags::IN)).collect();
-        polled.extend(input.as_ref().map(|input| PollFd::new(input, PollFlags::IN)));
-        match poll(&mut polled, None) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error).context("cannot wait for the copies"),
-        }
-        let is_ready: Vec<bool> = polled.iter().map(|polled| !polled.revents().is_empty()).collect();
-        if input.is_some() && is_ready.last() == Some(&true) {
-            pass_on(&mut input, &mut running);
-        }
-        let mut has_ended = is_ready.into_iter();
-        running.retain(|copy| {
-            if has_ended.next() != Some(true) {
-                return true;
-            }
-            let ended = waitpid(Some(copy.pid), WaitOptions::empty()).ok().flatten();
-            // One that a signal has ended has failed.
-            let ended = ended.map_or(1, |(_, ended)| ended.exit_status().unwrap_or(1));
-            if status == success {
-                status = ended;
-            }
-            false
-        });
-    }
-    Ok(status)
-}
-
-/// Passes on what is there to read, to all.
-fn pass_on(input: &mut Option<File>, running: &mut [Running]) {
-    let mut bytes = [0; 256];
-    let count = input.as_mut().map_or(0, |input| input.read(&mut bytes).unwrap_or(0));
-    for copy in running {
-        match &mut copy.input {
-            // What does not fit is lost.
-            Some(writer) if count > 0 => _ = writer.write(&bytes[..count]),
-            other => *other = None,
-        }
-    }
-    if count == 0 {
-        *input = None;
-    }
 }
