@@ -14,7 +14,9 @@ pub use image::Image;
 #[cfg(all(feature = "script", target_arch = "x86_64"))]
 pub use x86_64::script;
 #[cfg(target_arch = "x86_64")]
-pub use x86_64::{disk_of_snapshot, name_of_copy, origin, pages_of_snapshot, run, run_copies, used_pages, write_snapshot};
+pub use x86_64::{
+    disk_of_snapshot, name_of_copy, origin, pages_of_snapshot, run, run_copies, used_pages, write_snapshot,
+};
 
 /// As many processors as the identifiers of a local APIC can name, without the one for all.
 pub const CORES_MAX: u8 = 254;
@@ -107,7 +109,9 @@ pub enum CopyAddress {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-pub use other::{disk_of_snapshot, name_of_copy, origin, pages_of_snapshot, run, run_copies, used_pages, write_snapshot};
+pub use other::{
+    disk_of_snapshot, name_of_copy, origin, pages_of_snapshot, run, run_copies, used_pages, write_snapshot,
+};
 
 /// What there is for other processors.
 #[cfg(not(target_arch = "x86_64"))]

@@ -152,7 +152,8 @@ pub fn run(args: Args) -> Result<()> {
 /// `dhcp` or `ADDRESS/PREFIX[,GATEWAY]`, as images have it on their command lines.
 fn parse_address(text: &str) -> Result<CopyAddress> {
     let from = || {
-        let (network, gateway) = text.split_once(',').map_or((text, None), |(network, gateway)| (network, Some(gateway)));
+        let (network, gateway) =
+            text.split_once(',').map_or((text, None), |(network, gateway)| (network, Some(gateway)));
         let (first, prefix_bits) = network.split_once('/')?;
         let gateway = gateway.map(str::parse).transpose().ok()?;
         Some(CopyAddress::From { first: first.parse().ok()?, prefix_bits: prefix_bits.parse().ok()?, gateway })

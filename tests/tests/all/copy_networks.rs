@@ -8,7 +8,7 @@ use glass_tests::process::{Process, descendants};
 use glass_tests::programs;
 use glass_tests::queue::World;
 use std::collections::HashSet;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -23,9 +23,9 @@ fn at(address: Ipv4Addr) -> SocketAddr {
     (address, 8080).into()
 }
 
-/// The link-local address of a copy (RFC 4291, appendix A), as a zone of `bridge0`.
-fn link_local(number: u8) -> String {
-    format!("fe80::a4d:ff:fe00:{:x}%bridge0", u16::from(FIRST.octets()[3] + number))
+/// The link-local address of a copy, made of its card's address 2:0:10:77:0:60 and following (RFC 4291, appendix A).
+fn link_local(number: u8) -> Ipv6Addr {
+    Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0x0aff, 0xfe4d, u16::from(FIRST.octets()[3] + number))
 }
 
 /// A bridge with a TAP device for the template and one for each copy, and a snapshot of the template, which has these options.
@@ -75,6 +75,7 @@ fn copies_behind_tap_devices_have_addresses_of_their_own() {
         command.args(["run", "--from"]).arg(&snapshot).args(["--net", "tap=copy{}", "--copies", &count]);
         command.args(["--ip", &format!("{FIRST}/24,{HOST}")]);
         let mut copies = Process::spawn(&mut command, &template.folder.file("copies.log")).unwrap();
+        let bridge = near.index("bridge0").unwrap();
         let (mut words, mut generations) = (HashSet::new(), HashSet::new());
         before.words.iter().for_each(|word| assert!(words.insert(*word)));
         for number in 0..COPIES {
@@ -83,9 +84,8 @@ fn copies_behind_tap_devices_have_addresses_of_their_own() {
             assert!(generations.insert(copy.generation) && copy.generation != 0, "{copy:?}");
             assert!(copy.words.iter().all(|word| words.insert(*word)), "{copy:?}");
             // It has an IPv6 address of its card, too.
-            let address = format!("[{}]:8080", link_local(number));
-            let address = near.inside(|| Ok(std::net::ToSocketAddrs::to_socket_addrs(&address)?.next().unwrap()));
-            let same = near.inside(|| Ok(report_of(address.unwrap()))).unwrap();
+            let address = SocketAddrV6::new(link_local(number), 8080, 0, bridge);
+            let same = near.inside(|| Ok(report_of(address.into()))).unwrap();
             assert_eq!(same.generation, copy.generation);
         }
         assert!(copies.ended().is_none() && !copies.output().contains("glass: copy "), "{}", copies.output());

@@ -41,7 +41,7 @@ use snapshot::take::Requests;
 use sys::Slots;
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap, MmapRegion, VolatileMemory};
 
-use crate::{Image, Machine, Network};
+use crate::{Image, Machine};
 
 /// Where the hole for devices below 4 GiB starts.
 const HOLE: u64 = 3 << 30;

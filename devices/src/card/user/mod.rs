@@ -76,9 +76,8 @@ impl UserNetwork {
     /// # Errors
     /// A port is in use, or may not be used by this user.
     pub fn listen(&self) -> Result<Listeners> {
-        let listen = |(port, guest): &(u16, u16)| {
-            Ok(Listener { listener: host::listen(*port)?, port: *guest, is_ready: false })
-        };
+        let listen =
+            |(port, guest): &(u16, u16)| Ok(Listener { listener: host::listen(*port)?, port: *guest, is_ready: false });
         self.ports.iter().map(listen).collect::<Result<_>>().map(Listeners)
     }
 }

@@ -9,8 +9,8 @@ use anyhow::{Result, bail};
 use glass_profiler_core::elf;
 use glass_profiler_guests::files::HostFile;
 
-use super::signals::Signals;
 use super::options::Network;
+use super::signals::Signals;
 use super::{Args, options, vm};
 use crate::console::say;
 use crate::files::PartFile;
@@ -90,7 +90,9 @@ fn check_network(args: &Args) -> Result<()> {
     match args.net {
         Network::None => bail!("a copy has a network if its template had one: leave out --net none"),
         Network::User if args.ip.is_some() => {
-            bail!("in the user network copies keep their address: leave out --ip, or give TAP devices by --net tap=NAME")
+            bail!(
+                "in the user network copies keep their address: leave out --ip, or give TAP devices by --net tap=NAME"
+            )
         }
         Network::User | Network::Tap(_) => Ok(()),
     }

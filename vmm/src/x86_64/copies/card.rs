@@ -40,8 +40,6 @@ impl CopyCard {
     }
 
     pub fn write(&self, memory: &GuestMemoryMmap) -> Result<()> {
-        let [mac @ .., _, _] = &mut [0; 8];
-        *mac = self.mac;
         let [a, b, c, d, e, f] = self.mac;
         let card = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
         let words =
@@ -56,13 +54,15 @@ impl CopyCard {
 /// The address of copy number `index`, which is in the network of the first one.
 fn address_of(first: Ipv4Addr, prefix_bits: u8, index: u16) -> Result<Ipv4Addr> {
     let host_mask = u32::MAX.checked_shr(prefix_bits.into()).unwrap_or(0);
-    let address = first.to_bits().wrapping_add(index.into());
+    let address = first.to_bits().checked_add(index.into());
     let is_one = |address: u32| host_mask <= 1 || (address & host_mask != 0 && address & host_mask != host_mask);
-    ensure!(
-        address & !host_mask == first.to_bits() & !host_mask && is_one(address),
-        "the network {first}/{prefix_bits} has no address for copy {index}: begin with a lower one, or take a shorter prefix"
-    );
-    Ok(Ipv4Addr::from_bits(address))
+    let is_possible = |address: &u32| address & !host_mask == first.to_bits() & !host_mask && is_one(*address);
+    let none = || {
+        format!(
+            "the network {first}/{prefix_bits} has no address for copy {index}: begin with a lower one, or take a shorter prefix"
+        )
+    };
+    address.filter(is_possible).map(Ipv4Addr::from_bits).with_context(none)
 }
 
 #[cfg(test)]
@@ -91,7 +91,9 @@ mod tests {
 
     #[test]
     fn a_network_without_room_is_refused() {
-        let refusal = |first, prefix_bits, index| CopyCard::of(&copies(first, prefix_bits), index).map_err(|error| error.to_string());
+        let refusal = |first, prefix_bits, index| {
+            CopyCard::of(&copies(first, prefix_bits), index).map_err(|error| error.to_string())
+        };
         assert!(refusal([10, 0, 5, 253], 24, 1).is_ok());
         assert!(refusal([10, 0, 5, 253], 24, 2).unwrap_err().contains("no address for copy 2"));
         assert!(refusal([10, 0, 5, 0], 24, 0).is_err());

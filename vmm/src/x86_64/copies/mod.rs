@@ -56,7 +56,10 @@ pub fn run_copies(copies: &Copies) -> Result<()> {
         }
         CopyNetwork::Tap(tap) => {
             ensure!(has_card, "the VM of the snapshot has no network: leave out --net");
-            ensure!(!copies.on_demand, "behind a TAP device nothing shows a client before there is a VM: leave out --on-demand, or --net");
+            ensure!(
+                !copies.on_demand,
+                "behind a TAP device nothing shows a client before there is a VM: leave out --on-demand, or --net"
+            );
             ensure!(
                 copies.count == 1 || tap.name.contains(NUMBER),
                 "copies need a TAP device each: write {NUMBER} in its name, for the copy's number"
@@ -221,7 +224,11 @@ impl Template<'_> {
         let card = devices::open_card(network, mac, listeners)?;
         let seen = self.seen.as_ref().unwrap_or(&self.memory);
         let slots = make_vm(&self.kvm, self.memory.clone(), seen.clone())?;
-        let disk = self.copies.disk.as_ref().map(|(pattern, options)| (PathBuf::from(disk::name(pattern, index)), options.clone()));
+        let disk = self
+            .copies
+            .disk
+            .as_ref()
+            .map(|(pattern, options)| (PathBuf::from(disk::name(pattern, index)), options.clone()));
         if let Some((path, _)) = &disk {
             disk::make(&self.copies.snapshot, self.snapshot.origin.disk_bytes, path)?;
         }

@@ -11,7 +11,9 @@ use glass_devices::Listeners;
 use glass_formats::Exit;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, getppid, pidfd_open, set_parent_process_death_signal, waitpid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, getppid, pidfd_open, set_parent_process_death_signal, waitpid,
+};
 
 use super::Template;
 use crate::x86_64::sys;
@@ -75,7 +77,9 @@ impl<'a> Processes<'a> {
             let mut polled_of = Vec::new();
             for (index, copy) in self.copies.iter().enumerate() {
                 match copy {
-                    Copy::Waiting(listeners) => polled.extend(listeners.files().map(|file| PollFd::from_borrowed_fd(file, PollFlags::IN))),
+                    Copy::Waiting(listeners) => {
+                        polled.extend(listeners.files().map(|file| PollFd::from_borrowed_fd(file, PollFlags::IN)))
+                    }
                     Copy::Running(copy) => polled.push(PollFd::new(&copy.process, PollFlags::IN)),
                     Copy::Ended => {}
                 }
