@@ -87,6 +87,16 @@ fn it_moves_to_another_address_and_announces_it() {
         frame[6..12] == mac && frame[12..14] == [8, 6] && frame[22..28] == mac && frame[28..32] == address.octets()
     });
     assert!(announced);
+    // It answers a neighbour by that card, too: Ethernet, a request of ARP for IPv4 (RFC 826), its sender and target.
+    let left = [2, 0, 0, 0, 0, 1];
+    let request =
+        [&[0xff; 6][..], &left, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &left, &[10, 0, 0, 1], &[0; 6], &address.octets()];
+    wire.right.device().outgoing.borrow_mut().clear();
+    wire.right.device().incoming.borrow_mut().push_back(request.concat());
+    wire.right.poll(wire.now);
+    let answers = wire.right.device().outgoing.borrow().clone();
+    let is_answer = |frame: &Vec<u8>| frame[20..22] == [0, 2] && frame[6..12] == mac && frame[22..28] == mac;
+    assert!(answers.iter().any(is_answer), "{answers:?}");
     // It answers at the new address only.
     let client = wire.left.sockets();
     let results = Rc::new(RefCell::new(Vec::new()));
