@@ -90,7 +90,7 @@ pub fn run_copies(copies: &Copies) -> Result<()> {
             (memory, Some(seen))
         }
     };
-    let mut template = Template { kvm, memory, seen, snapshot, pages, has_card, copies };
+    let mut template = Template { kvm, memory, seen, snapshot, pages, has_card, is_checked: false, copies };
     if copies.records_pages {
         ensure!(copies.count == 1, "the pages of one copy are recorded: leave out --copies");
         let watch = sys::without_neighbours(&template.memory);
@@ -105,7 +105,7 @@ pub fn run_copies(copies: &Copies) -> Result<()> {
         return template.run(0, None).with_context(cannot).map(|never| match never {});
     }
     template.check_features().with_context(cannot)?;
-    let template = template;
+    template.is_checked = true;
     process::exit(Processes::start(&template)?.watch()?)
 }
 
@@ -145,6 +145,8 @@ struct Template<'a> {
     seen: Option<GuestMemoryMmap>,
     pages: Pages,
     has_card: bool,
+    /// The host has what the VM's processor had: several copies have checked it together.
+    is_checked: bool,
     copies: &'a Copies,
 }
 
@@ -171,16 +173,19 @@ impl Template<'_> {
         let mac = card.map_or(self.copies.mac, |card| card.mac);
         let prepare = || {
             self.pages.make_ready(&self.memory);
-            // Several copies have checked it together.
-            if self.copies.count == 1 { self.check_features() } else { Ok(()) }
+            if self.is_checked { Ok(()) } else { self.check_features() }
         };
+        let open = || self.open((&network, mac, listeners), index);
         // Both take about as long, and hardly wait for each other.
-        let (prepared, opened) = thread::scope(|scope| {
-            let thread = thread::Builder::new().spawn_scoped(scope, prepare);
-            let opened = self.open((&network, mac, listeners), index);
-            let prepared = thread.map_or_else(|_| prepare(), |thread| thread.join().expect("it does not panic"));
-            (prepared, opened)
-        });
+        let (prepared, opened) = match self.is_checked && self.pages.is_empty() {
+            true => (Ok(()), open()),
+            false => thread::scope(|scope| {
+                let thread = thread::Builder::new().spawn_scoped(scope, prepare);
+                let opened = open();
+                let prepared = thread.map_or_else(|_| prepare(), |thread| thread.join().expect("it does not panic"));
+                (prepared, opened)
+            }),
+        };
         prepared?;
         let Opened { slots, devices, processor } = opened?;
         let exits = Arc::new(Exits::new(1, &devices.names, exits::guest_clock(&processor))?);

@@ -152,6 +152,10 @@ impl Pages {
         Ok(pages)
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Makes the pages of a copy's RAM its own, with what they have. Those that it does not have, and those for which there is no memory, are left out.
     pub fn make_ready(&self, memory: &GuestMemoryMmap) {
         for (first, count) in &self.0 {
