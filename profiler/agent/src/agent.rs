@@ -126,13 +126,13 @@ impl Keeper {
 
     /// Counts, sends and keeps a recording.
     fn keep(&mut self, config: &Config, finished: Finished) {
-        let Finished { file, segment, info, name, gap } = finished;
+        let Finished { file, segment, info, name, gap, cpu } = finished;
         {
             let counts = &mut self.state.lock().counts;
             counts.segments += 1;
             counts.samples_expected += info.cost.samples_expected;
             counts.samples_lost += info.cost.samples_lost;
-            counts.recorder_cpu_ns += info.cost.profiler_cpu_ns;
+            counts.recorder_cpu_ns += cpu.as_nanos() as u64;
             counts.pause_ns += info.cost.pause.sum_ns;
             counts.recorded_ns += info.duration_ns;
             counts.gap_ns += gap.as_nanos() as u64;

@@ -74,8 +74,6 @@ pub struct Cost {
     /// Samples that were expected, and lost.
     pub samples_expected: u64,
     pub samples_lost: u64,
-    /// CPU time of the recorder.
-    pub profiler_cpu_ns: u64,
     /// Pauses of vCPUs.
     pub pause: Pauses,
 }

@@ -36,6 +36,10 @@ const PATIENCE_MAX: Duration = Duration::from_secs(60);
 const CALM: f64 = 0.25;
 /// The same for the permitted pressure.
 const RELIEF: f64 = 0.75;
+/// Recordings are at most so many times as long as the configuration has them.
+const STRETCH_MAX: u32 = 4;
+/// The unit of times in `/proc/PID/stat` (proc(5)), the same on each machine (`USER_HZ`).
+const TICK: Duration = Duration::from_millis(10);
 /// A VMM uses no more CPU time than this, in ticks, while its VM is paused.
 const TICKS_STILL: u64 = 1;
 
@@ -52,6 +56,8 @@ pub struct Finished {
     pub name: String,
     /// How long the VM was not recorded before it.
     pub gap: Duration,
+    /// The CPU time of its recorder, from its start to its end, with the processes that it has started.
+    pub cpu: Duration,
 }
 
 /// A recorder at work.
@@ -72,6 +78,8 @@ struct Recorder {
 struct Watched {
     name: String,
     rate_hz: u32,
+    /// How many times as long as others its recordings are.
+    stretch: u32,
     /// What its recorder took of a CPU in the last whole recording, in percent.
     cpu_percent: f64,
     recorder: Option<Recorder>,
@@ -229,12 +237,14 @@ impl Watch {
             if recorder.since.elapsed() > recorder.limit {
                 let _ = recorder.child.kill();
             }
+            let before = ticks_of_children();
             let status = match recorder.child.try_wait() {
                 Ok(None) => return None,
                 Ok(Some(status)) => Ok(status),
                 Err(error) => Err(error),
             };
             let recorder = watched.recorder.take()?;
+            let cpu = TICK * (ticks_of_children() - before) as u32;
             let gap = recorder.since.saturating_duration_since(watched.free_since);
             watched.free_since = Instant::now();
             let log = fs::read_to_string(&recorder.log).unwrap_or_default();
@@ -260,7 +270,7 @@ impl Watch {
                         bytes: 0,
                     };
                     let name = watched.name.clone();
-                    finished = Some(Finished { file: recorder.file, segment, info, name, gap });
+                    finished = Some(Finished { file: recorder.file, segment, info, name, gap, cpu });
                 }
                 Err(reason) => {
                     let _ = fs::remove_file(&recorder.file);
@@ -279,10 +289,10 @@ impl Watch {
                 }
             }
         }
-        if let Some(Finished { info, .. }) = &finished {
+        if let Some(Finished { info, cpu, .. }) = &finished {
             let host = self.host_without(key);
             let watched = self.vms.get_mut(&key)?;
-            watched.adapt(info, config, host, state);
+            watched.adapt((info.duration_ns, *cpu), config, host, state);
             watched.report_changes(key.0, info, state);
         }
         let watched = self.vms.get_mut(&key)?;
@@ -294,7 +304,7 @@ impl Watch {
                 (self.work.join(format!("{}.pftrace", self.number)), self.work.join(format!("{}.log", self.number)));
             self.number += 1;
             let time = match watched.is_recorded {
-                true => config.segment(),
+                true => config.segment() * watched.stretch,
                 false => config.segment().min(FIRST + Duration::from_secs(u64::from(key.0 % FIRST_SPREAD))),
             };
             let wanted =
@@ -321,6 +331,7 @@ impl Watched {
         Watched {
             name,
             rate_hz,
+            stretch: 1,
             cpu_percent: 0.0,
             recorder: None,
             free_since: now,
@@ -347,25 +358,29 @@ impl Watched {
         self.was_paused = starts_with(PAUSED).is_some();
     }
 
-    /// Where all recorders together cost too much, those that cost at least as much as the average sample less often, and on a host that has too much to do
-    /// all; until they cost little and the host has time.
-    fn adapt(&mut self, info: &Info, config: &Config, host: Host, state: &State) {
+    /// Where all recorders together cost too much, those that cost at least as much as the average sample less often, and attach less often, in longer
+    /// recordings; on a host that has too much to do all sample less often. Until they cost little and the host has time.
+    fn adapt(&mut self, (duration_ns, cpu): (u64, Duration), config: &Config, host: Host, state: &State) {
         // Of a short one attaching is the most.
-        if u128::from(info.duration_ns) * 2 < config.segment().as_nanos() {
+        if u128::from(duration_ns) * 2 < config.segment().as_nanos() {
             return;
         }
-        self.cpu_percent = info.cost.profiler_cpu_ns as f64 * 100.0 / (info.duration_ns.max(1) as f64);
+        self.cpu_percent = cpu.as_nanos() as f64 * 100.0 / (duration_ns.max(1) as f64);
         let permitted = config.cpu_percent_max * host.cpus as f64;
         let (pressure, pressure_max) = (host.pressure, f64::from(config.pressure_percent_max));
         let all = host.others_percent + self.cpu_percent;
         let costs_too_much = all > permitted && self.cpu_percent * (host.others + 1) as f64 >= all;
-        let before = self.rate_hz;
+        let before = (self.rate_hz, self.stretch);
         if costs_too_much || pressure > pressure_max {
             self.rate_hz = (self.rate_hz / 2).max(1);
         } else if all < permitted * CALM && pressure < pressure_max * RELIEF {
             self.rate_hz = (self.rate_hz * 2).min(config.rate_hz);
+            self.stretch = (self.stretch / 2).max(1);
         }
-        if self.rate_hz != before {
+        if costs_too_much {
+            self.stretch = (self.stretch * 2).min(STRETCH_MAX);
+        }
+        if (self.rate_hz, self.stretch) != before {
             let reason = match costs_too_much || pressure <= pressure_max {
                 true => format!("all recorders took {all:.1} % of a CPU, {permitted} are permitted"),
                 false => {
@@ -374,7 +389,12 @@ impl Watched {
                     )
                 }
             };
-            state.remark(&format!("{} is sampled at {} Hz instead of {before}: {reason}", self.name, self.rate_hz));
+            let (hz, seconds) = (self.rate_hz, (config.segment() * self.stretch).as_secs());
+            let (hz_before, seconds_before) = (before.0, (config.segment() * before.1).as_secs());
+            state.remark(&format!(
+                "{} is sampled at {hz} Hz in recordings of {seconds} s, instead of {hz_before} Hz and {seconds_before} s: {reason}",
+                self.name
+            ));
         }
     }
 }
@@ -392,9 +412,18 @@ fn pressure_of(text: &str) -> Option<f64> {
 
 /// The CPU time that a process has used, in ticks of `/proc/PID/stat` (proc(5), fields 14 and 15); 0 if it has ended.
 fn cpu_ticks(pid: u32) -> u64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    ticks_from(&fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default(), 14)
+}
+
+/// The CPU time of all processes of ours that have ended, and of theirs, in ticks (fields 16 and 17).
+fn ticks_of_children() -> u64 {
+    ticks_from(&fs::read_to_string("/proc/self/stat").unwrap_or_default(), 16)
+}
+
+/// The sum of a field and the next one, counted from 1; the third is the first behind the name.
+fn ticks_from(stat: &str, field: usize) -> u64 {
     let words = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace();
-    words.skip(11).take(2).filter_map(|word| word.parse::<u64>().ok()).sum()
+    words.skip(field - 3).take(2).filter_map(|word| word.parse::<u64>().ok()).sum()
 }
 
 fn set_problem(state: &State, pid: u32, problem: Option<String>) {
@@ -414,22 +443,18 @@ fn interrupt(child: &Child) {
 mod tests {
     use super::*;
     use crate::glass::{Cost, Pauses, Traced};
+    use std::cell::Cell;
 
     fn watched() -> Watched {
         Watched::new("web".to_owned(), 19, Instant::now())
     }
 
-    fn info(cpu_percent: u64, seconds: u64) -> Info {
+    fn info(seconds: u64) -> Info {
         Info {
             duration_ns: seconds * 1_000_000_000,
             start_unix_ns: 0,
             samples: 0,
-            cost: Cost {
-                samples_expected: 0,
-                samples_lost: 0,
-                profiler_cpu_ns: seconds * 10_000_000 * cpu_percent,
-                pause: Pauses { sum_ns: 0 },
-            },
+            cost: Cost { samples_expected: 0, samples_lost: 0, pause: Pauses { sum_ns: 0 } },
             tracks: Vec::new(),
             trace: Traced { spans: 0 },
             warnings: Vec::new(),
@@ -439,12 +464,14 @@ mod tests {
     #[test]
     fn a_recorder_that_costs_too_much_and_a_busy_host_are_sampled_less_and_it_is_said() {
         let (config, state) = (Config::default(), State::default());
-        let mut watched = watched();
+        let (mut watched, stretches) = (watched(), Cell::new(0));
         // Of two CPUs.
         let mut after = |(cpu_percent, others_percent): (u64, f64), seconds, pressure| {
             let host = Host { cpus: 2, others: 3, others_percent, pressure };
-            watched.adapt(&info(cpu_percent, seconds), &config, host, &state);
+            let cpu = Duration::from_secs(seconds * cpu_percent) / 100;
+            watched.adapt((seconds * 1_000_000_000, cpu), &config, host, &state);
             let said = std::mem::take(&mut state.lock().remarks).pop().map(|(_, text)| text);
+            stretches.set(watched.stretch);
             (watched.rate_hz, said.unwrap_or_default())
         };
         assert_eq!(after((2, 0.0), 60, 0.0), (19, String::new()));
@@ -452,12 +479,16 @@ mod tests {
         assert_eq!(after((2, 20.0), 60, 0.0), (19, String::new()), "others cost more than the average");
         let (rate_hz, said) = after((2, 1.5), 60, 0.0);
         assert!(rate_hz == 9 && said.contains("all recorders took 3.5 % of a CPU, 3 are permitted"), "{said}");
-        let (rate_hz, said) = after((0, 0.0), 60, 91.0);
+        assert!(said.contains("at 9 Hz in recordings of 120 s, instead of 19 Hz and 60 s"), "{said}");
+        let (rate_hz, said) = after((0, 0.0), 120, 91.0);
+        assert!(stretches.get() == 2, "a longer recording is no help to a busy host");
         assert!(rate_hz == 4 && said.contains("waited for a CPU 91 % of the time, 90 are permitted"), "{said}");
         assert_eq!([0; 3].map(|_| after((9, 0.0), 60, 0.0).0), [2, 1, 1]);
         assert_eq!(after((0, 0.0), 60, 70.0), (1, String::new()), "the host has not calmed down");
         assert_eq!(after((0, 1.0), 60, 0.0), (1, String::new()), "the others have not calmed down");
+        assert_eq!(stretches.get(), STRETCH_MAX);
         assert_eq!([0; 6].map(|percent| after((percent, 0.0), 60, 10.0).0), [2, 4, 8, 16, 19, 19]);
+        assert_eq!(stretches.get(), 1);
     }
 
     #[test]
@@ -466,7 +497,7 @@ mod tests {
         let mut watched = watched();
         let mut after = |warnings: &[&str]| {
             let warnings = warnings.iter().map(|text| (*text).to_owned()).collect();
-            watched.report_changes(7, &Info { warnings, ..info(0, 60) }, &state);
+            watched.report_changes(7, &Info { warnings, ..info(60) }, &state);
             let remarks = std::mem::take(&mut state.lock().remarks);
             remarks.into_iter().map(|(_, text)| text).collect::<Vec<_>>()
         };
@@ -486,6 +517,12 @@ mod tests {
         let text = "some avg10=9.00 avg60=12.34 avg300=5.00 total=7\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
         assert_eq!((pressure_of(text), pressure_of("")), (Some(12.34), None));
         assert!((0.0..=100.0).contains(&pressure_percent()));
+    }
+
+    #[test]
+    fn fields_of_a_process_are_counted_behind_any_name() {
+        let stat = "7 (a) b) S 1 7 7 0 -1 4 1 2 3 4 50 60 700 800 20 0";
+        assert_eq!((ticks_from(stat, 14), ticks_from(stat, 16), ticks_from("7 (a", 14)), (110, 1500, 0));
     }
 
     #[test]
