@@ -144,7 +144,7 @@ fn a_power_cut_at_every_moment_of_growth_and_of_the_first_uploads_loses_nothing(
     const CUTS: usize = 4;
     let before = grown(filled(), LARGE);
     let (mut old, mut new, mut cuts) = (0, 0, 0);
-    for seed in 0..30 {
+    for seed in 0..12 {
         let disk = RecordingDisk::new(before.clone(), if seed % 2 == 0 { 512 } else { 4096 }, seed, 1 + seed % 8);
         let recorded = disk.clone();
         // How many were answered by each event.
@@ -186,7 +186,7 @@ fn a_power_cut_at_every_moment_of_growth_and_of_the_first_uploads_loses_nothing(
             }
         }
     }
-    assert!(old > 30 && new > 30 && cuts > 2000, "{old} with the old superblock, {new} with the new one");
+    assert!(old > 30 && new > 30 && cuts > 800, "{old} with the old superblock, {new} with the new one");
 }
 
 #[test]

@@ -24,9 +24,17 @@ async fn figure(client: &Client, name: &str) -> u64 {
 
 /// Waits until the scrub has passed over all items so often.
 async fn until_passes(client: &Client, count: u64) {
+    let mut pause = Duration::from_secs(10);
     while figure(client, "scrub_passes_total").await < count {
-        client.node.sleep(Duration::from_secs(10)).await;
+        client.node.sleep(pause).await;
+        pause = (2 * pause).min(Duration::from_secs(600));
     }
+}
+
+/// Runs `task` for some days at most.
+fn for_days(site: &mut Site, task: impl AsyncFnOnce(Client) + 'static) {
+    let (node, client) = (site.client.clone(), site.client());
+    site.world.complete(&node, 10 * DAY, async move { task(client).await }).unwrap();
 }
 
 /// The same disk after a restart, with a byte changed at each of these places of `data`.
@@ -48,25 +56,25 @@ fn lines(site: &Site) -> Vec<String> {
 #[test]
 fn damage_is_reported_once_and_the_item_stays() {
     let mut site = Site::new(150, 4 * MIB, &[]);
-    let items = [content(1, 300_000), content(2, 200_000), content(3, 100)];
+    let items = [content(1, 300_000), content(2, 900_000), content(3, 100)];
     let sent = items.clone();
     site.run(async move |client| {
         for item in &sent {
             assert_eq!(client.put(item).await.status, 200);
         }
     });
-    let mut site = restarted(151, damaged(&site.disk, &items[1], &[150_000]), &["--scrub", "1"]);
+    let mut site = restarted(151, damaged(&site.disk, &items[1], &[850_000]), &["--scrub", "1"]);
     let disk = site.disk.clone();
-    site.run(async move |client| {
+    for_days(&mut site, async move |client| {
         until_passes(&client, 1).await;
-        // Four reads, of which each has a pause.
+        // Eleven reads, of which each has a pause.
         assert!(client.node.now().0 < Duration::from_secs(30).as_nanos() as u64);
-        assert_eq!(figure(&client, "scrub_bytes_total").await, 500_100);
+        assert_eq!(figure(&client, "scrub_bytes_total").await, 1_200_100);
         let found = (figure(&client, "items_damaged").await, figure(&client, "damage_found_total").await);
         assert_eq!(found, (1, 1));
         let page = client.ask("GET /status HTTP/1.1\r\nHost: q\r\n\r\n").await.text();
         assert!(page.contains("<dd class=problem>item 2<"), "{page}");
-        assert!(page.contains("<dt>checked<dd>488.3 KiB since the start, complete passes: 1"), "{page}");
+        assert!(page.contains("<dt>checked<dd>1.1 MiB since the start, complete passes: 1"), "{page}");
         assert_eq!(client.ask(READY).await.status, 200, "one item is not the disk");
         let reads = disk.counters().reads;
         client.node.sleep(DAY / 2).await;
@@ -74,7 +82,7 @@ fn damage_is_reported_once_and_the_item_stays() {
         assert!(figure(&client, "scrub_age_seconds").await > 43_000);
         until_passes(&client, 3).await;
         assert_eq!(figure(&client, "damage_found_total").await, 1);
-        assert!(figure(&client, "scrub_age_seconds").await < 60);
+        assert!(figure(&client, "scrub_age_seconds").await <= 600);
         // The others are delivered, and a consumer removes it as always.
         let reply = client.get().await;
         assert!(reply.body == items[0]);
@@ -101,10 +109,10 @@ fn damage_that_a_download_found_is_no_news_for_the_scrub() {
         assert!(client.get().await.cut);
         assert_eq!((figure(&client, "items_damaged").await, figure(&client, "damage_found_total").await), (1, 1));
         let text = client.ask("GET /metrics HTTP/1.1\r\nHost: q\r\n\r\n").await.text();
-        assert!(!text.contains("scrub"), "{text}");
+        assert!(!text.contains("glass_queue_scrub"), "{text}");
     });
     let mut site = restarted(154, site.disk.restart(1), &["--scrub=1"]);
-    site.run(async |client| {
+    for_days(&mut site, async |client| {
         // Before the scrub has read all of it.
         assert!(client.get().await.cut);
         until_passes(&client, 2).await;
@@ -117,7 +125,7 @@ fn every_item_is_checked_and_new_ones_by_the_next_pass() {
     const ITEMS: u64 = 200;
     let mut site = Site::new(155, 4 * MIB, &["--scrub=1"]);
     let disk = site.disk.clone();
-    site.run(async move |client| {
+    for_days(&mut site, async move |client| {
         until_passes(&client, 1).await;
         let mut peer = client.connect().await;
         for tag in 0..ITEMS {
@@ -136,30 +144,26 @@ fn every_item_is_checked_and_new_ones_by_the_next_pass() {
 
 #[test]
 fn an_item_that_is_removed_while_it_is_read_is_no_damage() {
-    let mut site = Site::new(156, 2 * MIB, &["--scrub=1"]);
-    let disk = site.disk.clone();
-    site.run(async move |client| {
-        until_passes(&client, 1).await;
-        let mut gone = 0;
-        for round in 0..30 {
-            // Its blocks have the data of the next one: there is no room for two.
-            assert_eq!(client.put(&content(round, 1_200_000)).await.status, 200);
-            let (reads, passes) = (disk.counters().reads, figure(&client, "scrub_passes_total").await);
-            while disk.counters().reads < reads + 1 + round % 9 {
+    const BYTES: usize = 1_200_000;
+    for round in 0..20 {
+        let mut site = Site::new(300 + round, 2 * MIB, &[]);
+        site.run(async move |client| assert_eq!(client.put(&content(1, BYTES)).await.status, 200));
+        let mut site = restarted(400 + round, site.disk.restart(round), &["--scrub=1"]);
+        site.run(async move |client| {
+            while figure(&client, "scrub_bytes_total").await < round * BYTES as u64 / 20 {
                 client.node.sleep(Duration::from_millis(20)).await;
             }
+            assert_eq!(figure(&client, "scrub_passes_total").await, 0, "it is being read");
             assert_eq!(client.delete_matching("*").await.status, 200);
-            // Its space is free at once.
-            assert_eq!(client.put(&content(100 + round, 1_200_000)).await.status, 200);
-            gone += u64::from(figure(&client, "scrub_passes_total").await == passes);
-            until_passes(&client, passes + 1).await;
-            assert_eq!(client.delete_matching("*").await.status, 200);
-        }
-        assert!(gone > 20, "{gone} items were removed while they were read");
-        assert_eq!(figure(&client, "damage_found_total").await, 0);
-        assert_eq!(client.ask(READY).await.status, 200);
-    });
-    assert!(lines(&site).is_empty(), "{:?}", lines(&site));
+            // There is no room for two, so this one has its blocks, and they are free at once.
+            assert_eq!(client.put(&content(2, BYTES)).await.status, 200);
+            until_passes(&client, 1).await;
+            assert!(figure(&client, "scrub_bytes_total").await <= (round + 3) * BYTES as u64 / 20);
+            assert_eq!(figure(&client, "damage_found_total").await, 0);
+            assert_eq!(client.ask(READY).await.status, 200);
+        });
+        assert!(lines(&site).is_empty(), "round {round}: {:?}", lines(&site));
+    }
 }
 
 /// A disk whose reads wait once it is closed, and read what is there when it is open.
@@ -232,7 +236,7 @@ fn an_item_that_cannot_be_read_is_reported_and_is_whole_again_when_it_can() {
     let mut site = restarted(158, site.disk.restart(1), &["--scrub=1"]);
     let disk = site.disk.clone();
     disk.set_faults(Faults { read_ranges: vec![place..place + 1], ..Faults::default() });
-    site.run(async move |client| {
+    for_days(&mut site, async move |client| {
         until_passes(&client, 2).await;
         assert_eq!((figure(&client, "items_damaged").await, figure(&client, "damage_found_total").await), (1, 1));
         assert_eq!(client.ask(READY).await.status, 200, "the disk works, as a commit has shown");
@@ -297,6 +301,7 @@ fn a_slow_disk_is_read_less_often() {
         client.node.sleep(Duration::from_secs(100)).await;
         let reads = disk.counters().reads;
         client.node.sleep(Duration::from_secs(240)).await;
-        assert_eq!(disk.counters().reads - reads, 3);
+        let done = disk.counters().reads - reads;
+        assert!((2..=4).contains(&done), "{done} reads in 240 s");
     });
 }
