@@ -138,7 +138,7 @@ fn items_of(image: Vec<u8>, grow: bool, context: &str) -> Vec<Vec<u8>> {
     })
 }
 
-/// Blocks behind the old end are used from the first upload on, while a power cut may still leave the old superblock if it was not flushed.
+/// Blocks behind the old end are used from the first upload on, and no index may name them before the superblock is durable.
 #[test]
 fn a_power_cut_at_every_moment_of_growth_and_of_the_first_uploads_loses_nothing() {
     const CUTS: usize = 4;
