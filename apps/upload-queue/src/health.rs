@@ -39,7 +39,9 @@ impl<B: Block> Store<B> {
 
     /// The items in the queue of which a read has shown that they are damaged, oldest first.
     pub fn damaged(&self) -> Vec<u64> {
-        self.with_changes(|changes| changes.items().filter(|item| item.is_damaged()).map(|item| item.entry.id).collect())
+        self.with_changes(|changes| {
+            changes.items().filter(|item| item.is_damaged()).map(|item| item.entry.id).collect()
+        })
     }
 
     /// How many items were found damaged since the start, also those that are removed.

@@ -129,7 +129,7 @@ pub const SCRUB_PAUSE: Duration = Duration::from_millis(125);
 /// busy, because its reads take longer then.
 pub const SCRUB_PAUSE_READS: u32 = 15;
 
-/// The scrub pauses at most so long: the clock of a VM goes on while the VM is paused during a read.
+/// The scrub pauses at most so long: the clock of a VM continues while the VM is paused during a read.
 pub const SCRUB_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// An uploader that was quiet for so long may send as much at once as its rate allows in this time.

@@ -67,10 +67,20 @@ impl<P: Platform> Queue<P> {
             let damaged = count(disk.store.damaged().len());
             add("items_damaged", "gauge", "Items in the queue that were found damaged.", damaged);
             let found = disk.store.damage_found();
-            add("damage_found_total", "counter", "Items that were found damaged, by the scrub or by a download.", found);
+            add(
+                "damage_found_total",
+                "counter",
+                "Items that were found damaged, by the scrub or by a download.",
+                found,
+            );
             if let Some(scrub) = &disk.scrub {
                 add("scrub_bytes_total", "counter", "Bytes that the scrub has read.", scrub.checked_bytes.get());
-                add("scrub_passes_total", "counter", "Complete passes of the scrub over all items.", scrub.passes.get());
+                add(
+                    "scrub_passes_total",
+                    "counter",
+                    "Complete passes of the scrub over all items.",
+                    scrub.passes.get(),
+                );
                 let age = (now - scrub.ended.get()).as_secs();
                 add("scrub_age_seconds", "gauge", "Seconds since the last complete pass, or since the start.", age);
             }

@@ -192,7 +192,10 @@ fn a_queue_on_a_larger_disk_and_one_that_has_grown_are_read() {
     let mut image = Image::new();
     image.bytes.resize(600 * BLOCK_BYTES + 100, 7);
     let queue = Queue::open(&image.bytes[..]).unwrap();
-    assert_eq!(queue.remarks, ["the disk has 2293860 bytes more than the queue uses: a queue that is started with --grow takes them"]);
+    assert_eq!(
+        queue.remarks,
+        ["the disk has 2293860 bytes more than the queue uses: a queue that is started with --grow takes them"]
+    );
     let geometry = Geometry { total_blocks: 600, ..GEOMETRY };
     let superblock = Superblock { version: VERSION_2, geometry, state: SuperblockState::Ready };
     encode_superblock(&superblock, &mut image.bytes[..BLOCK_BYTES]);
@@ -204,7 +207,10 @@ fn a_queue_on_a_larger_disk_and_one_that_has_grown_are_read() {
     image.write(geometry.slot_start(10), &slot);
     assert_eq!(image.faults(), Vec::<String>::new());
     let queue = Queue::open(&image.bytes[..]).unwrap();
-    assert_eq!((queue.remarks, queue.superblock.geometry.items_max()), (vec!["the disk has 100 bytes more than the queue uses".to_owned()], 63));
+    assert_eq!(
+        (queue.remarks, queue.superblock.geometry.items_max()),
+        (vec!["the disk has 100 bytes more than the queue uses".to_owned()], 63)
+    );
     assert_eq!(read(&image, 7, false).0, b"seven");
 }
 

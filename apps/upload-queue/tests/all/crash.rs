@@ -1,6 +1,8 @@
 //! A power cut at every moment of many scripted runs: the queue contains exactly what was answered.
 
-use crate::common::{Cutter, Event, Note, RecordingDisk, Rng, content, get, open, open_grown, put, remove_head, run, send};
+use crate::common::{
+    Cutter, Event, Note, RecordingDisk, Rng, content, get, open, open_grown, put, remove_head, run, send,
+};
 use glass_lib_executor::{Executor, sync::Notify};
 use glasshouse::future::join_array;
 use sha2::{Digest, Sha256};
@@ -370,7 +372,11 @@ fn whatever_was_answered_survives_a_cut_at_every_moment() {
             let disk = RecordingDisk::new(image.clone(), sector_bytes, seed, latency_max);
             let recorded = disk.clone();
             run(async move |executor| {
-                let store = if grows { open_grown(&executor, recorded.clone()).await } else { open(&executor, recorded.clone()).await };
+                let store = if grows {
+                    open_grown(&executor, recorded.clone()).await
+                } else {
+                    open(&executor, recorded.clone()).await
+                };
                 if seed % 4 < 2 {
                     store.discard_removed();
                 }

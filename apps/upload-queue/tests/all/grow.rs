@@ -54,7 +54,8 @@ fn a_larger_disk_is_used_on_request_only() {
         assert!(matches!(store.upload(1), Err(StoreError::DiskFull { .. })));
         // It stays so without the request, and does not grow twice.
         for again in [false, true] {
-            let opened = if again { Store::open_and_grow(disk.clone()).await } else { Store::open(disk.clone(), false).await };
+            let opened =
+                if again { Store::open_and_grow(disk.clone()).await } else { Store::open(disk.clone(), false).await };
             let (store, recovery) = opened.unwrap();
             assert_eq!((recovery.items, recovery.grown_bytes, recovery.unused_bytes), (4, 0, 0));
             assert!(drain(store.fetch_item(4).unwrap()).await.unwrap() == data);

@@ -235,7 +235,8 @@ fn an_item_that_cannot_be_read_is_reported_and_is_whole_again_when_it_can() {
     let place = image.windows(16).position(|window| window == &item[..16]).unwrap() as u64;
     let mut site = restarted(158, site.disk.restart(1), &["--scrub=1"]);
     let disk = site.disk.clone();
-    disk.set_faults(Faults { read_ranges: vec![place..place + 1], ..Faults::default() });
+    let sector = place..place + 1;
+    disk.set_faults(Faults { read_ranges: vec![sector], ..Faults::default() });
     for_days(&mut site, async move |client| {
         until_passes(&client, 2).await;
         assert_eq!((figure(&client, "items_damaged").await, figure(&client, "damage_found_total").await), (1, 1));
@@ -277,7 +278,10 @@ fn a_disk_that_is_away_is_not_taken_for_damage() {
         disk.set_faults(Faults::default());
         while client.ask(READY).await.status == 503 {}
         until_passes(&client, 1).await;
-        assert_eq!((figure(&client, "damage_found_total").await, figure(&client, "scrub_bytes_total").await), (0, 100_000));
+        assert_eq!(
+            (figure(&client, "damage_found_total").await, figure(&client, "scrub_bytes_total").await),
+            (0, 100_000)
+        );
     });
     assert!(lines(&site).is_empty(), "{:?}", lines(&site));
 }
