@@ -66,11 +66,13 @@ pub struct Options {
     pub program: Option<PathBuf>,
     /// Further options of `glass run`, for a VM.
     pub vm: Vec<&'static str>,
+    /// Further arguments of the queue, of a process or a VM.
+    pub service: Vec<&'static str>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { disk_size: "256M".into(), memory_mib: 32, program: None, vm: Vec::new() }
+        Options { disk_size: "256M".into(), memory_mib: 32, program: None, vm: Vec::new(), service: Vec::new() }
     }
 }
 
@@ -170,6 +172,7 @@ pub fn command(world: World, disk: &Path, port: u16, options: &Options) -> Optio
         command.arg("--disk").arg(disk).args(["--disk-size", &options.disk_size]);
         command.args(["--port", &format!("{port}:8080"), "--", "--port", "8080"]);
     }
+    command.args(&options.service);
     Some(command)
 }
 
@@ -182,7 +185,8 @@ impl Queue {
             return Ok(None);
         }
         let (runner, address) = if let Some(machine) = XEN.with_borrow(Option::clone) {
-            ensure!(options.program.is_none() && options.vm.is_empty(), "a domain has no options of `glass run`");
+            let has_none = options.program.is_none() && options.vm.is_empty() && options.service.is_empty();
+            ensure!(has_none, "a domain has no options of `glass run`");
             let domain = Domain(machine);
             let address = domain.machine().start_queue(disk, &options.disk_size, options.memory_mib)?;
             (Runner::Domain(domain), address)

@@ -27,6 +27,8 @@ pub(crate) struct Item {
     /// What it counts for its uploader, if that is known.
     _charge: Option<Charge>,
     removal: Cell<Removal>,
+    /// A read of its data has shown that it is damaged.
+    is_damaged: Cell<bool>,
 }
 
 /// Whether an item is being removed.
@@ -41,7 +43,12 @@ enum Removal {
 
 impl Item {
     pub(crate) fn new(entry: Entry, space: Space, charge: Option<Charge>) -> Rc<Item> {
-        Rc::new(Item { entry, _space: space, _charge: charge, removal: Cell::new(Removal::No) })
+        let (removal, is_damaged) = (Cell::new(Removal::No), Cell::new(false));
+        Rc::new(Item { entry, _space: space, _charge: charge, removal, is_damaged })
+    }
+
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.is_damaged.get()
     }
 }
 
@@ -153,7 +160,13 @@ impl Changes {
 
     /// The items that were not removed, oldest completion first.
     pub(crate) fn items(&self) -> impl Iterator<Item = &Rc<Item>> {
-        self.items.iter().filter(|item| item.removal.get() == Removal::No)
+        self.items_after(None)
+    }
+
+    /// Those after item `id`.
+    pub(crate) fn items_after(&self, id: Option<u64>) -> impl Iterator<Item = &Rc<Item>> {
+        let start = id.map_or(0, |id| self.items.partition_point(|item| item.entry.id <= id));
+        self.items.range(start..).filter(|item| item.removal.get() == Removal::No)
     }
 
     pub(crate) fn head(&self) -> Option<&Rc<Item>> {
@@ -221,6 +234,11 @@ impl Changes {
     pub(crate) fn item(&self, id: u64) -> Option<&Rc<Item>> {
         let place = self.items.binary_search_by_key(&id, |item| item.entry.id).ok()?;
         self.items.get(place).filter(|item| item.removal.get() == Removal::No)
+    }
+
+    /// Item `id` is damaged, or is not. Returns whether that is news; not of an item that was removed.
+    pub(crate) fn set_damaged(&self, id: u64, is_damaged: bool) -> bool {
+        self.item(id).is_some_and(|item| item.is_damaged.replace(is_damaged) != is_damaged)
     }
 
     /// Removes item `id`. Returns whether it was there, and the outcome of all removals so far, unless these are durable.

@@ -3,7 +3,7 @@
 //! A file has `KEY = VALUE` on each line, where KEY is an argument without its dashes and VALUE a string in double quotes, a number, `true`,
 //! `false`, or a list of strings and numbers in brackets: a part of TOML. Arguments count more than the file.
 
-use crate::limits::{ORIGINS_MAX, TRIES};
+use crate::limits::{ORIGINS_MAX, SCRUB_DAYS_MAX, TRIES};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
@@ -23,8 +23,12 @@ pub struct Config {
     pub item_bytes_max: Option<u64>,
     /// Erase the disk and start with an empty queue.
     pub format: bool,
+    /// Take all of a disk that has become larger.
+    pub grow: bool,
     /// Give the space of removed items back to the host.
     pub discard: bool,
+    /// All items that wait are read and compared with their checksums once in so many days; 0 is never.
+    pub scrub_days: u64,
     /// A DELETE without If-Match removes the item that its connection received last. This assumes that each connection has one client:
     /// behind a proxy that shares its connections among clients, one client removes what another one received.
     pub delete_by_connection: bool,
@@ -68,7 +72,7 @@ impl fmt::Display for ConfigError {
         if self.is_argument {
             write!(
                 f,
-                " (arguments: [--config FILE] [--store nats://HOST:PORT/NAME] [--port PORT]... [--max-item-bytes NUMBER] [--format] [--discard] [--delete-by-connection] \
+                " (arguments: [--config FILE] [--store nats://HOST:PORT/NAME] [--port PORT]... [--max-item-bytes NUMBER] [--format] [--grow] [--discard] [--scrub DAYS] [--delete-by-connection] \
                  [--tls-chain FILE [--tls-key FILE]] [--tokens FILE] [--tries NUMBER] [--access-log FILE] [--cors-origin ORIGIN]...)"
             )?;
         }
@@ -79,7 +83,7 @@ impl fmt::Display for ConfigError {
 impl core::error::Error for ConfigError {}
 
 /// Names of settings without a value.
-const FLAGS: [&str; 3] = ["format", "discard", "delete-by-connection"];
+const FLAGS: [&str; 4] = ["format", "grow", "discard", "delete-by-connection"];
 
 /// The settings of one source.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -89,7 +93,9 @@ pub(crate) struct Given {
     ports: Vec<Port>,
     item_bytes_max: Option<u64>,
     format: bool,
+    grow: Option<bool>,
     discard: Option<bool>,
+    scrub_days: Option<u64>,
     delete_by_connection: Option<bool>,
     store: Option<String>,
     chain: Option<String>,
@@ -180,7 +186,12 @@ impl Given {
                 self.tries = Some(tries.ok_or("a number must follow")?);
             }
             "format" => self.format = value == "true",
+            "grow" => self.grow = Some(value == "true"),
             "discard" => self.discard = Some(value == "true"),
+            "scrub" => {
+                let days = number(value).filter(|days| *days <= SCRUB_DAYS_MAX);
+                self.scrub_days = Some(days.ok_or("a number of days up to 1000, or 0 for never, must follow")?);
+            }
             "delete-by-connection" => self.delete_by_connection = Some(value == "true"),
             "config" => self.config = text(NO_FILE)?,
             "store" => self.store = text("an engine must follow: nats://HOST:PORT/NAME")?,
@@ -215,7 +226,9 @@ impl Given {
             ports: or(self.ports, file.ports),
             item_bytes_max: self.item_bytes_max.or(file.item_bytes_max),
             format: self.format,
+            grow: self.grow.or(file.grow),
             discard: self.discard.or(file.discard),
+            scrub_days: self.scrub_days.or(file.scrub_days),
             delete_by_connection: self.delete_by_connection.or(file.delete_by_connection),
             store: self.store.or(file.store),
             chain,
@@ -240,10 +253,14 @@ impl Given {
                     "it is about a disk, and the items are in an engine: leave it out",
                 ))
             };
-            match (self.format, self.discard) {
-                (true, _) => return own("--format"),
-                (_, Some(true)) => return own("--discard"),
-                _ => {}
+            let about_disks = [
+                ("--format", self.format),
+                ("--grow", self.grow == Some(true)),
+                ("--discard", self.discard == Some(true)),
+                ("--scrub", self.scrub_days.unwrap_or_default() > 0),
+            ];
+            if let Some((argument, _)) = about_disks.into_iter().find(|(_, is_given)| *is_given) {
+                return own(argument);
             }
         }
         Ok(Config {
@@ -251,7 +268,9 @@ impl Given {
             ports: if self.ports.is_empty() { vec![Port::Tcp(8080)] } else { self.ports },
             item_bytes_max: self.item_bytes_max,
             format: self.format,
+            grow: self.grow.unwrap_or_default(),
             discard: self.discard.unwrap_or_default(),
+            scrub_days: self.scrub_days.unwrap_or_default(),
             delete_by_connection: self.delete_by_connection.unwrap_or_default(),
             tls,
             tokens: self.tokens,

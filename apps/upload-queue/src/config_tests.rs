@@ -21,7 +21,9 @@ fn all() -> Config {
         ports: vec![Port::Tcp(0), Port::Vsock(80)],
         item_bytes_max: Some(7),
         format: false,
+        grow: true,
         discard: true,
+        scrub_days: 30,
         delete_by_connection: true,
         store: None,
         tls: Some(("a.pem".into(), "b.pem".into())),
@@ -38,7 +40,9 @@ fn arguments_are_read_or_refused_by_name() {
         ports: vec![Port::Tcp(8080)],
         item_bytes_max: None,
         format: false,
+        grow: false,
         discard: false,
+        scrub_days: 0,
         delete_by_connection: false,
         store: None,
         tls: None,
@@ -52,13 +56,14 @@ fn arguments_are_read_or_refused_by_name() {
     let tls = ["--delete-by-connection", "--tls-chain", "a.pem", "--tls-key=b.pem", "--tokens=tokens", "--tries=3"];
     let more =
         ["--access-log", "access.log", "--cors-origin=https://a.example", "--cors-origin", "http://localhost:3000"];
-    assert_eq!(parse(&[&words[..], &tls, &more].concat()), Ok(Config { format: true, ..all() }));
+    let disk = ["--grow", "--scrub=30"];
+    assert_eq!(parse(&[&words[..], &tls, &more, &disk].concat()), Ok(Config { format: true, ..all() }));
     let one = parse(&["--tls-chain=both.pem"]).unwrap();
     assert_eq!(one.tls, Some(("both.pem".into(), "both.pem".into())));
     assert!(parse(&["--tls-key=b.pem"]).unwrap_err().contains("takes --tls-chain"));
     assert!(parse(&["--tls-chain"]).unwrap_err().contains("must follow"));
     assert_eq!(parse(&["--store=nats://a/b"]).unwrap().store, Some("nats://a/b".into()));
-    for disk in ["--format", "--discard"] {
+    for disk in ["--format", "--grow", "--discard", "--scrub=1"] {
         assert!(parse(&["--store=nats://a/b", disk]).unwrap_err().contains("about a disk"), "{disk}");
     }
     for bad in [&["--port"][..], &["--store"], &["--port", "65536"], &["--port=+1"], &["--port="], &["--access-log="]] {
@@ -66,6 +71,9 @@ fn arguments_are_read_or_refused_by_name() {
     }
     for bad in ["", "-1", "+1", "1k", "99999999999999999999"] {
         assert!(parse(&["--max-item-bytes", bad]).unwrap_err().contains("a number of bytes must follow"), "{bad:?}");
+    }
+    for bad in ["", "-1", "+1", "1d", "1001"] {
+        assert!(parse(&["--scrub", bad]).unwrap_err().contains("a number of days up to 1000"), "{bad:?}");
     }
     for bad in ["--prot", "--format=yes", "", "8080"] {
         assert!(parse(&[bad]).unwrap_err().contains("no such argument"), "{bad:?}");
@@ -80,6 +88,7 @@ fn arguments_are_read_or_refused_by_name() {
 fn a_file_has_the_same_settings_and_arguments_count_more() {
     let text = "# A queue.\n\nport = [0, \"vsock:80\"]   # two\nmax-item-bytes = 7\ndiscard = true\r\ndelete-by-connection=true\n\
                 tls-chain = \"a.pem\"\ntls-key = \"b.pem\"\ntokens = \"tokens\"\ntries = 3\naccess-log = \"access.log\"\n\
+                grow = true\nscrub = 30\n\
                 cors-origin = [ \"https://a.example\", \"http://localhost:3000\", ]\n";
     assert_eq!(file(text, &[]), Ok(all()));
     let changed = Config { ports: vec![Port::Tcp(9)], tries: 0, format: true, ..all() };
@@ -110,6 +119,8 @@ fn a_mistake_in_a_file_has_its_line_and_its_key() {
         ("tokens = \"", "queue.toml, line 2: tokens: the value is"),
         ("tokens = \"\"", "queue.toml, line 2: tokens: the name of a file of --share must follow"),
         ("discard = 1", "queue.toml, line 2: discard: true or false must follow"),
+        ("grow = 1", "queue.toml, line 2: grow: true or false must follow"),
+        ("scrub = true", "queue.toml, line 2: scrub: it is not true or false"),
         ("discard = [true]", "queue.toml, line 2: discard: the value is"),
         ("format = true", "queue.toml, line 2: format: it would erase the disk"),
         ("config = \"x\"", "queue.toml, line 2: config: a file names no other file"),

@@ -89,7 +89,7 @@ impl<B: Block> Download<B> {
         self.hasher.update(&chunk);
         self.bytes_left -= bytes as u64;
         if self.bytes_left == 0 {
-            self.verify()?;
+            verify(&self.entry, self.hasher.digest())?;
         }
         Ok(Some(chunk))
     }
@@ -103,11 +103,12 @@ impl<B: Block> Download<B> {
     pub async fn drive(&mut self) {
         self.reads.drive().await
     }
+}
 
-    fn verify(&self) -> Result<(), StoreError> {
-        let (stored, computed) = (self.entry.checksum, self.hasher.digest());
-        if stored == computed { Ok(()) } else { Err(StoreError::Damaged { id: self.entry.id, stored, computed }) }
-    }
+/// Fails unless the data of an item has the checksum that it had at the upload.
+pub(crate) fn verify(entry: &Entry, computed: u64) -> Result<(), StoreError> {
+    let stored = entry.checksum;
+    if stored == computed { Ok(()) } else { Err(StoreError::Damaged { id: entry.id, stored, computed }) }
 }
 
 impl<B: Block> Drop for Download<B> {

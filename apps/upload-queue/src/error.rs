@@ -274,8 +274,12 @@ pub struct Recovery {
     /// The index slot that could not be used, and why. After a power cut during a commit this is
     /// normal and nothing that was answered is lost; otherwise the disk is damaged.
     pub broken_slot: Option<(u64, Fault)>,
-    /// Blocks of the disk past the end of the queue.
+    /// Bytes that the queue has more than before this start.
+    pub grown_bytes: u64,
+    /// Bytes of the disk past the end of the queue.
     pub unused_bytes: u64,
+    /// Some of these are whole blocks that the queue can grow by.
+    pub can_grow: bool,
 }
 
 /// Messages for the operator of the service, one line each.
@@ -293,8 +297,12 @@ impl Recovery {
                 self.sequence
             ));
         }
+        if self.grown_bytes > 0 {
+            lines.push(alloc::format!("the queue has grown by {} bytes", self.grown_bytes));
+        }
         if self.unused_bytes > 0 {
-            lines.push(alloc::format!("the disk has {} bytes more than the queue uses", self.unused_bytes));
+            let advice = if self.can_grow { ": --grow takes them" } else { "" };
+            lines.push(alloc::format!("the disk has {} bytes more than the queue uses{advice}", self.unused_bytes));
         }
         lines
     }
@@ -306,8 +314,16 @@ mod tests {
 
     #[test]
     fn a_normal_start_needs_no_remark_and_anything_else_has_its_own() {
-        let normal =
-            Recovery { formatted: false, sequence: 7, items: 3, uploads: 0, broken_slot: None, unused_bytes: 0 };
+        let normal = Recovery {
+            formatted: false,
+            sequence: 7,
+            items: 3,
+            uploads: 0,
+            broken_slot: None,
+            grown_bytes: 0,
+            unused_bytes: 0,
+            can_grow: false,
+        };
         let remark = |recovery: Recovery| match &recovery.remarks()[..] {
             [remark] => remark.clone(),
             other => panic!("{other:?}"),
@@ -315,6 +331,9 @@ mod tests {
         assert!(normal.remarks().is_empty());
         assert!(remark(Recovery { formatted: true, ..normal.clone() }).contains("new queue"));
         assert!(remark(Recovery { broken_slot: Some((1, Fault::State(9))), ..normal.clone() }).contains("slot 1"));
-        assert!(remark(Recovery { unused_bytes: 1, ..normal }).contains("1 bytes more"));
+        assert!(remark(Recovery { grown_bytes: 4096, ..normal.clone() }).contains("grown by 4096 bytes"));
+        assert!(remark(Recovery { unused_bytes: 1, ..normal.clone() }).ends_with("1 bytes more than the queue uses"));
+        let larger = Recovery { unused_bytes: 5000, can_grow: true, ..normal };
+        assert!(remark(larger).ends_with("5000 bytes more than the queue uses: --grow takes them"));
     }
 }

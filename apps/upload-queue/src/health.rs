@@ -3,6 +3,7 @@
 use crate::error::{Health, StoreError};
 use crate::format::{self, BLOCK_BYTES, Slot, Superblock, SuperblockState};
 use crate::store::Store;
+use alloc::vec::Vec;
 use glasshouse::{Block, BlockError, Buf};
 
 impl<B: Block> Store<B> {
@@ -20,10 +21,32 @@ impl<B: Block> Store<B> {
 
     /// A read of an item failed. The whole queue may be gone.
     pub(crate) fn read_failed(&self, error: StoreError) {
-        if let (StoreError::Disk(error), Health::Good) = (error, self.health()) {
-            self.inner.health.set(Health::Failing(error));
+        match (error, self.health()) {
+            (StoreError::Disk(error), Health::Good) => self.inner.health.set(Health::Failing(error)),
+            (StoreError::Damaged { id, .. }, _) => _ = self.set_damaged(id, true),
+            _ => {}
         }
         self.request_check();
+    }
+
+    /// Item `id` is damaged, or is not. Returns whether that is news.
+    pub(crate) fn set_damaged(&self, id: u64, is_damaged: bool) -> bool {
+        let is_news = self.with_changes(|changes| changes.set_damaged(id, is_damaged));
+        let found = &self.inner.damage_found;
+        found.set(found.get() + u64::from(is_news && is_damaged));
+        is_news
+    }
+
+    /// The items in the queue of which a read has shown that they are damaged, oldest first.
+    pub fn damaged(&self) -> Vec<u64> {
+        self.with_changes(|changes| {
+            changes.items().filter(|item| item.is_damaged()).map(|item| item.entry.id).collect()
+        })
+    }
+
+    /// How many items were found damaged since the start, also those that are removed.
+    pub fn damage_found(&self) -> u64 {
+        self.inner.damage_found.get()
     }
 
     /// Fails while nothing may be written. What may have changed since is checked again, for the next request.

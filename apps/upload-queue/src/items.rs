@@ -11,6 +11,7 @@ use crate::limits::DISK_ANSWER_TIME;
 use crate::problem::Problem;
 use crate::put::busy;
 use crate::resumable::Resumable;
+use crate::scrub::Scrub;
 use crate::store::{Store, Usage};
 use crate::upload::Upload;
 use crate::watched::Watched;
@@ -36,6 +37,8 @@ pub(crate) struct Disk<P: Platform> {
     pub(crate) block: Watched<P::Block, P>,
     pub(crate) store: Store<Watched<P::Block, P>>,
     pub(crate) leases: Leases,
+    /// If items that wait are checked.
+    pub(crate) scrub: Option<Rc<Scrub>>,
 }
 
 /// An item of a list.
@@ -137,8 +140,13 @@ impl<P: Platform> Items<P> {
 
     /// The usage of the disk, if there is one.
     pub(crate) fn disk_usage(&self) -> Option<Usage> {
+        self.disk().map(|disk| disk.store.usage())
+    }
+
+    /// The disk, if there is one.
+    pub(crate) fn disk(&self) -> Option<&Disk<P>> {
         match self {
-            Items::Disk(disk) => Some(disk.store.usage()),
+            Items::Disk(disk) => Some(disk),
             Items::Engine(_) => None,
         }
     }

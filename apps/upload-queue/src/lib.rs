@@ -10,7 +10,7 @@
 //! ```
 //! `items` stands between requests and where the items are: this disk, or `engine`, which several queues share (decision 71).
 //! `access` decides who may do what, by `tokens`; `account` counts what uploaders have and send; `tls` has the streams of connections;
-//! `log` writes a line for each request; `cors` lets pages of other origins in; `settings` reads `config`, also again.
+//! `scrub` reads items that wait again. `log` writes a line for each request; `cors` lets pages of other origins in; `settings` reads `config`, also again.
 //!
 //! [`serve`] is the service; [`Store`] is the queue without HTTP, over any [`glasshouse::Block`].
 //! An upload is answered when it is durable: its data was flushed, then the index that names it was
@@ -56,6 +56,7 @@ mod reload;
 mod resumable;
 mod resume;
 mod routes;
+mod scrub;
 mod service;
 mod session;
 mod settings;

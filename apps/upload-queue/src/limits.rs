@@ -118,6 +118,20 @@ pub const WAITING_PART: usize = 2;
 /// A disk that has a request in flight for so long does not answer: `/readyz` reports it.
 pub const DISK_ANSWER_TIME: Duration = Duration::from_secs(5);
 
+/// Days of `--scrub` at most.
+pub const SCRUB_DAYS_MAX: u64 = 1000;
+
+/// The scrub pauses so long after each read, or less if it would take longer than its days allow: at most 1 MiB in a second. A pass over a
+/// small queue takes minutes, and then the service sleeps.
+pub const SCRUB_PAUSE: Duration = Duration::from_millis(125);
+
+/// The scrub pauses so many times as long as its last read took: it has a sixteenth of the disk's time at most, and less while the disk is
+/// busy, because its reads take longer then.
+pub const SCRUB_PAUSE_READS: u32 = 15;
+
+/// The scrub pauses at most so long: the clock of a VM continues while the VM is paused during a read.
+pub const SCRUB_PAUSE_MAX: Duration = Duration::from_secs(60);
+
 /// An uploader that was quiet for so long may send as much at once as its rate allows in this time.
 pub const RATE_BURST: Duration = Duration::from_secs(60);
 

@@ -57,12 +57,33 @@ impl<P: Platform> Queue<P> {
         add("uploads_open", "gauge", "Uploads that can be resumed and are not complete.", count(open));
         add("uploads_waiting", "gauge", "Uploads that wait for a slot.", since_start(UPLOADS_WAITING.value()));
         add("downloads_waiting", "gauge", "Downloads that wait for a slot.", since_start(DOWNLOADS_WAITING.value()));
-        if let Some(usage) = self.items.disk_usage() {
+        if let Some(disk) = self.items.disk() {
+            let usage = disk.store.usage();
             add("items_max", "gauge", "Items that the index has room for.", count(usage.items_max));
             add("bytes_free", "gauge", "Bytes of the disk that are free, in blocks of 4096.", usage.free_bytes);
             add("bytes_max", "gauge", "Bytes of the disk for data.", usage.data_bytes);
             add("commits_total", "counter", "Index writes since the queue was made.", usage.commits);
             add("flushes_total", "counter", "Flushes of the disk.", since_start(FLUSHES.value()));
+            let damaged = count(disk.store.damaged().len());
+            add("items_damaged", "gauge", "Items in the queue that were found damaged.", damaged);
+            let found = disk.store.damage_found();
+            add(
+                "damage_found_total",
+                "counter",
+                "Items that were found damaged, by the scrub or by a download.",
+                found,
+            );
+            if let Some(scrub) = &disk.scrub {
+                add("scrub_bytes_total", "counter", "Bytes that the scrub has read.", scrub.checked_bytes.get());
+                add(
+                    "scrub_passes_total",
+                    "counter",
+                    "Complete passes of the scrub over all items.",
+                    scrub.passes.get(),
+                );
+                let age = (now - scrub.ended.get()).as_secs();
+                add("scrub_age_seconds", "gauge", "Seconds since the last complete pass, or since the start.", age);
+            }
         }
         add("uploads_total", "counter", "Uploads that became items.", since_start(UPLOADS_DONE.value()));
         add("downloads_total", "counter", "Downloads that were sent whole.", since_start(DOWNLOADS_DONE.value()));

@@ -21,8 +21,12 @@ const ZERO_SAMPLES: u64 = 16;
 /// Reads in flight meanwhile.
 const ZERO_READERS: usize = 4;
 
-/// Finds or formats the queue on `block` and reads its index.
-pub(crate) async fn open<B: Block>(block: &B, erase: bool) -> Result<(Superblock, Index, Recovery), OpenError> {
+/// Finds or formats the queue on `block` and reads its index. With `grow`, a queue that was found takes all blocks of the disk.
+pub(crate) async fn open<B: Block>(
+    block: &B,
+    erase: bool,
+    grow: bool,
+) -> Result<(Superblock, Index, Recovery), OpenError> {
     let info = block.info();
     if info.read_only {
         return Err(OpenError::ReadOnly);
@@ -32,17 +36,24 @@ pub(crate) async fn open<B: Block>(block: &B, erase: bool) -> Result<(Superblock
     }
     let new = Geometry::for_device(info.size_bytes).ok_or(OpenError::TooSmall { size_bytes: info.size_bytes })?;
     let found = find_queue(block, erase).await?;
-    let superblock = found.unwrap_or(Superblock { version: VERSION_1, geometry: new, state: SuperblockState::Ready });
+    let mut superblock =
+        found.unwrap_or(Superblock { version: VERSION_1, geometry: new, state: SuperblockState::Ready });
     let geometry = superblock.geometry;
-    let queue_bytes = u64::from(geometry.total_blocks) * BLOCK_BYTES as u64;
+    let bytes_of = |geometry: Geometry| u64::from(geometry.total_blocks) * BLOCK_BYTES as u64;
+    let queue_bytes = bytes_of(geometry);
     if queue_bytes > info.size_bytes {
         return Err(OpenError::Shrunk { queue_bytes, size_bytes: info.size_bytes });
     }
     let Newest { index, broken_slot } = match found {
         Some(_) => {
             let recovered = recover(block, geometry).await?;
+            if grow && let Some(grown) = geometry.grown(info.size_bytes) {
+                superblock.geometry = grown;
+                write_superblock(block, &superblock).await?;
+            }
             // A service that was killed leaves writes in the cache of its host. Clients see
-            // this data from now on, so a later power cut must not remove it.
+            // this data from now on, so a later power cut must not remove it. Nor may one bring back an older superblock, once
+            // an index names blocks behind its end.
             block.flush().await?;
             recovered
         }
@@ -54,7 +65,9 @@ pub(crate) async fn open<B: Block>(block: &B, erase: bool) -> Result<(Superblock
         items: index.entries.len(),
         uploads: index.uploads.iter().filter(|upload| matches!(upload.progress, UploadProgress::Open { .. })).count(),
         broken_slot,
-        unused_bytes: info.size_bytes - queue_bytes,
+        grown_bytes: bytes_of(superblock.geometry) - queue_bytes,
+        unused_bytes: info.size_bytes - bytes_of(superblock.geometry),
+        can_grow: superblock.geometry.grown(info.size_bytes).is_some(),
     };
     Ok((superblock, index, recovery))
 }
@@ -131,7 +144,8 @@ fn first_not_zero(bytes: &[u8]) -> Option<usize> {
 /// are formatted at the next start.
 async fn format_device<B: Block>(block: &B, geometry: Geometry) -> Result<Index, OpenError> {
     let empty = Index { sequence: 1, next_id: 1, entries: Vec::new(), uploads: Vec::new() };
-    write_superblock(block, geometry, SuperblockState::Formatting).await?;
+    write_superblock(block, &Superblock { version: VERSION_1, geometry, state: SuperblockState::Formatting }).await?;
+    block.flush().await?;
     let mut first = Buf::zeroed(BLOCK_BYTES)?;
     format::encode_slot(
         empty.sequence,
@@ -145,16 +159,15 @@ async fn format_device<B: Block>(block: &B, geometry: Geometry) -> Result<Index,
     one?;
     zero?;
     block.flush().await?;
-    write_superblock(block, geometry, SuperblockState::Ready).await?;
+    write_superblock(block, &Superblock { version: VERSION_1, geometry, state: SuperblockState::Ready }).await?;
+    block.flush().await?;
     Ok(empty)
 }
 
-async fn write_superblock<B: Block>(block: &B, geometry: Geometry, state: SuperblockState) -> Result<(), OpenError> {
+async fn write_superblock<B: Block>(block: &B, superblock: &Superblock) -> Result<(), OpenError> {
     let mut buf = Buf::zeroed(BLOCK_BYTES)?;
-    let superblock = Superblock { version: VERSION_1, geometry, state };
-    format::encode_superblock(&superblock, buf.as_mut().expect("a new buffer has one owner"));
-    write(block, 0, buf).await?;
-    Ok(block.flush().await?)
+    format::encode_superblock(superblock, buf.as_mut().expect("a new buffer has one owner"));
+    write(block, 0, buf).await
 }
 
 /// The newest valid index, and the broken slot if there is one.

@@ -15,6 +15,7 @@ use crate::log::{self, AccessLog, LogFile};
 use crate::metrics::Traffic;
 use crate::reload::Reload;
 use crate::routes::{Client, Queue};
+use crate::scrub::Scrub;
 use crate::settings;
 use crate::status::Transfers;
 use crate::store::Store;
@@ -191,7 +192,12 @@ async fn run(p: impl Platform) -> Result<(), glasshouse::Error> {
 /// Opens the queue on the disk, and has its changes committed.
 async fn open_disk<P: Platform>(p: &P, config: &Config, random: u64) -> Result<Disk<P>, ServeError> {
     let block = Watched::new(p.block(0).ok_or(ServeError::NoDisk)?, p.clone());
-    let (store, recovery) = Store::open(block.clone(), config.format).await.map_err(ServeError::Open)?;
+    // A new queue takes the whole disk anyway.
+    let opened = match config.grow && !config.format {
+        true => Store::open_and_grow(block.clone()).await,
+        false => Store::open(block.clone(), config.format).await,
+    };
+    let (store, recovery) = opened.map_err(ServeError::Open)?;
     if config.discard {
         store.discard_removed();
     }
@@ -208,7 +214,12 @@ async fn open_disk<P: Platform>(p: &P, config: &Config, random: u64) -> Result<D
     let running = store.clone();
     p.spawn("commit", async move { running.run().await }).map_err(ServeError::Spawn)?;
     set_expiry(p, &store);
-    Ok(Disk { block, store, leases: Leases::new(random, config.tries) })
+    let scrub = (config.scrub_days > 0).then(|| Scrub::new(p.now()));
+    if let Some(scrub) = &scrub {
+        let period = Duration::from_secs(config.scrub_days * 24 * 60 * 60);
+        p.spawn("scrub", scrub.clone().run(p.clone(), store.clone(), period)).map_err(ServeError::Spawn)?;
+    }
+    Ok(Disk { block, store, leases: Leases::new(random, config.tries), scrub })
 }
 
 /// What is open to those who can reach the service at an address that is not loopback.

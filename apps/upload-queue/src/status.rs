@@ -1,6 +1,7 @@
 //! The status page: what is in the queue, what is being uploaded, space and rates. It has no external resources, and shows itself again every
 //! two seconds.
 
+use crate::items::Disk;
 use crate::leases::Place;
 use crate::problem::Problem;
 use crate::routes::{Connection, Queue};
@@ -24,6 +25,9 @@ dl{display:grid;grid-template-columns:max-content 1fr;gap:.25rem 1.5rem}dd{margi
 
 const SCRIPT: &str = "setInterval(async()=>{try{const answer=await fetch(location.href,{cache:'no-store'});if(answer.ok)\
 document.querySelector('main').replaceWith(new DOMParser().parseFromString(await answer.text(),'text/html').querySelector('main'))}catch{}},2000)";
+
+/// Damaged items that the page names.
+const DAMAGED_MAX: usize = 10;
 
 /// The uploads that requests are sending now. Clones share them.
 #[derive(Clone, Default)]
@@ -119,10 +123,14 @@ impl<P: Platform> Queue<P> {
         }
         let _ = write!(
             html,
-            "<dt>with a consumer<dd>{leased}<dt>set aside<dd>{dead}<dt>received<dd>{}/s<dt>sent<dd>{}/s</dl><h2>Space</h2>",
+            "<dt>with a consumer<dd>{leased}<dt>set aside<dd>{dead}<dt>received<dd>{}/s<dt>sent<dd>{}/s",
             Bytes(received),
             Bytes(sent),
         );
+        if let Some(disk) = self.items.disk() {
+            checked(&mut html, disk);
+        }
+        html.push_str("</dl><h2>Space</h2>");
         let _ = match &usage {
             Some(usage) => {
                 let (used, all) = (usage.data_bytes - usage.free_bytes, usage.data_bytes);
@@ -176,6 +184,25 @@ impl<P: Platform> Queue<P> {
         let rates = (rate(received_bytes, before.received_bytes), rate(sent_bytes, before.sent_bytes));
         self.shown.set(Shown { at: now, received_bytes, sent_bytes, rates });
         rates
+    }
+}
+
+/// What the scrub has read, and which items were found damaged.
+fn checked<P: Platform>(html: &mut String, disk: &Disk<P>) {
+    if let Some(scrub) = &disk.scrub {
+        let (bytes, passes) = (Bytes(scrub.checked_bytes.get()), scrub.passes.get());
+        let _ = write!(html, "<dt>checked<dd>{bytes} since the start, complete passes: {passes}");
+    }
+    let damaged = disk.store.damaged();
+    if damaged.is_empty() {
+        return;
+    }
+    html.push_str("<dt class=problem>damaged<dd class=problem>");
+    for (number, id) in damaged.iter().take(DAMAGED_MAX).enumerate() {
+        let _ = write!(html, "{}{id}", if number > 0 { ", " } else { "item " });
+    }
+    if damaged.len() > DAMAGED_MAX {
+        let _ = write!(html, " and {} more", damaged.len() - DAMAGED_MAX);
     }
 }
 

@@ -56,6 +56,8 @@ pub(crate) struct Inner<B> {
     pub(crate) unflushed_bytes: Cell<u64>,
     pub(crate) early_flush_bytes: Cell<u64>,
     pub(crate) health: Cell<Health>,
+    /// Items that were found damaged.
+    pub(crate) damage_found: Cell<u64>,
     /// The version in the superblock.
     pub(crate) version: Cell<u32>,
     /// Whether the disk has to be checked.
@@ -92,7 +94,14 @@ impl<B: Block> Store<B> {
     /// Opens the queue on `block`. An empty disk becomes a new queue; a disk that holds something
     /// else is refused, unless `erase` is set, which makes a new queue of any disk.
     pub async fn open(block: B, erase: bool) -> Result<(Store<B>, Recovery), OpenError> {
-        let (superblock, index, recovery) = open::open(&block, erase).await?;
+        let (superblock, index, recovery) = open::open(&block, erase, false).await?;
+        Ok((Store::new(block, superblock, index, recovery.broken_slot.is_some()), recovery))
+    }
+
+    /// As [`Store::open`] without `erase`, and a queue whose disk has become larger takes all of it, for good: it does not fit on a
+    /// smaller disk any more.
+    pub async fn open_and_grow(block: B) -> Result<(Store<B>, Recovery), OpenError> {
+        let (superblock, index, recovery) = open::open(&block, false, true).await?;
         Ok((Store::new(block, superblock, index, recovery.broken_slot.is_some()), recovery))
     }
 
@@ -130,6 +139,7 @@ impl<B: Block> Store<B> {
             unflushed_bytes: Cell::new(0),
             early_flush_bytes: Cell::new(EARLY_FLUSH_BYTES),
             health: Cell::new(Health::Good),
+            damage_found: Cell::new(0),
             version: Cell::new(version),
             wants_check: Cell::new(false),
             has_torn_slot: Cell::new(has_torn_slot),
@@ -236,10 +246,7 @@ impl<B: Block> Store<B> {
 
     /// The oldest items after item `id`, so many at most.
     pub fn items_after(&self, id: Option<u64>, count: usize) -> Vec<Entry> {
-        self.with_changes(|changes| {
-            let items = changes.items().map(|item| item.entry).filter(|entry| id.is_none_or(|id| entry.id > id));
-            items.take(count).collect()
-        })
+        self.with_changes(|changes| changes.items_after(id).map(|item| item.entry).take(count).collect())
     }
 
     /// Downloads item `id`, which stays in the queue.

@@ -46,7 +46,7 @@ const SUPERBLOCK_BYTES: usize = 512;
 const SUPERBLOCK_CHECKSUM: Range<usize> = 32..40;
 const SLOT_CHECKSUM: Range<usize> = 56..64;
 
-/// The layout of a device; follows from two numbers in the superblock.
+/// The layout of a device: two numbers in the superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     /// Blocks that the queue uses, from the start of the device on.
@@ -63,6 +63,13 @@ impl Geometry {
         let slot_blocks = (total_blocks / BLOCKS_PER_SLOT_BLOCK).clamp(1, SLOT_BLOCKS_MAX);
         let geometry = Geometry { total_blocks, slot_blocks };
         (geometry.data_start() < total_blocks).then_some(geometry)
+    }
+
+    /// This layout with all blocks of a device of `size_bytes`; `None` when it has no more than now. The slots stay, because data begins
+    /// behind them: so does the number of items.
+    pub fn grown(&self, size_bytes: u64) -> Option<Geometry> {
+        let total_blocks = Geometry::for_device(size_bytes)?.total_blocks;
+        (total_blocks > self.total_blocks).then_some(Geometry { total_blocks, ..*self })
     }
 
     /// First block of index slot 0 or 1.

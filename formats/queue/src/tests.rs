@@ -35,6 +35,19 @@ fn layouts_follow_from_the_device() {
 }
 
 #[test]
+fn a_layout_grows_by_whole_blocks_and_keeps_its_slots() {
+    let small = Geometry::for_device(100 * 4096).unwrap();
+    assert_eq!(small.grown(100 * 4096 + 4095), None);
+    assert_eq!(small.grown(99 * 4096), None);
+    assert_eq!(small.grown(0), None);
+    assert_eq!(small.grown(101 * 4096), Some(Geometry { total_blocks: 101, slot_blocks: 1 }));
+    // Slots of a new queue would be larger.
+    let large = small.grown(u64::MAX).unwrap();
+    assert_eq!((large.total_blocks, large.data_start(), large.items_max()), (u32::MAX, 3, 63));
+    assert_eq!(large.grown(u64::MAX), None);
+}
+
+#[test]
 fn a_slot_reads_back() {
     let empty = |id| Entry { id, length: 0, checksum: id, extents: [Extent::default(); EXTENTS_MAX] };
     let mut index = Index { sequence: 7, next_id: 105, entries: (5..105).map(empty).collect(), uploads: vec![] };

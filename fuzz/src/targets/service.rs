@@ -256,14 +256,15 @@ fn write_disk(disk: &mut [u8], numbers: &[u8]) {
     }
 }
 
-/// Opens the queue and removes every item. Returns the number of items.
-fn drain(disk: Vec<u8>) -> Option<usize> {
+/// Opens the queue, which takes all of its disk with `grow`, and removes every item. Returns the number of items.
+fn drain(disk: Vec<u8>, grow: bool) -> Option<usize> {
     let disk = Disk(Rc::new(RefCell::new(disk)));
     let world = World::new();
     let taken = Rc::new(Cell::new(None));
     let (result, executor) = (taken.clone(), world.executor.clone());
     world.run(async move {
-        let Ok((store, recovery)) = Store::open(disk, false).await else { return };
+        let opened = if grow { Store::open_and_grow(disk).await } else { Store::open(disk, false).await };
+        let Ok((store, recovery)) = opened else { return };
         let running = store.clone();
         executor.spawn("store", async move { running.run().await }).expect("there are few tasks");
         for known in store.resumables() {
@@ -298,6 +299,9 @@ fn drain(disk: Vec<u8>) -> Option<usize> {
     });
     taken.get()
 }
+
+/// In the first byte of a case: its queue grows.
+const GROW: u8 = 2;
 
 /// The disk of a case: its first bytes, or numbers for its fields.
 pub(super) fn disk_of(input: &[u8]) -> Option<Vec<u8>> {
@@ -334,8 +338,10 @@ impl Target for QueueDisk {
         let mut disk = vec![0; DISK_BYTES];
         write_disk(&mut disk, &numbers[1..]);
         let raw = [&[0], &disk[..3 * BLOCK_BYTES]].concat();
-        assert_eq!(drain(disk), Some(3), "a valid disk");
-        vec![raw, vec![0, 0], numbers]
+        assert_eq!(drain(disk, false), Some(3), "a valid disk");
+        let mut smaller = numbers.clone();
+        (smaller[0], smaller[1]) = (1 | GROW, 40);
+        vec![raw, vec![0, 0], numbers, smaller]
     }
 
     fn change(&self, bytes: &mut Vec<u8>, corpus: &[Vec<u8>], rng: &mut Rng) {
@@ -368,7 +374,7 @@ impl Target for QueueDisk {
 
     fn run(&self, input: &[u8]) {
         if let Some(disk) = disk_of(input) {
-            drain(disk);
+            drain(disk, input[0] & GROW != 0);
         }
     }
 }

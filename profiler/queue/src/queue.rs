@@ -130,7 +130,9 @@ impl<D: ReadAt> Queue<D> {
         if bytes < queue_bytes {
             queue.faults.push(format!("the queue uses {queue_bytes} bytes of its disk, and this one has {bytes}"));
         } else if bytes > queue_bytes {
-            queue.remarks.push(format!("the disk has {} bytes more than the queue uses", bytes - queue_bytes));
+            let advice =
+                if geometry.grown(bytes).is_some() { ": a queue that is started with --grow takes them" } else { "" };
+            queue.remarks.push(format!("the disk has {} bytes more than the queue uses{advice}", bytes - queue_bytes));
         }
         let slots = [queue.slot(0), queue.slot(1)];
         let slots = match slots {

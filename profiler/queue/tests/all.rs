@@ -188,6 +188,33 @@ fn overlaps_and_what_contradicts_itself_are_found_although_checksums_are_right()
 }
 
 #[test]
+fn a_queue_on_a_larger_disk_and_one_that_has_grown_are_read() {
+    let mut image = Image::new();
+    image.bytes.resize(600 * BLOCK_BYTES + 100, 7);
+    let queue = Queue::open(&image.bytes[..]).unwrap();
+    assert_eq!(
+        queue.remarks,
+        ["the disk has 2293860 bytes more than the queue uses: a queue that is started with --grow takes them"]
+    );
+    let geometry = Geometry { total_blocks: 600, ..GEOMETRY };
+    let superblock = Superblock { version: VERSION_2, geometry, state: SuperblockState::Ready };
+    encode_superblock(&superblock, &mut image.bytes[..BLOCK_BYTES]);
+    // An item behind the old end, with the slots of before: a new queue of this size would have larger ones.
+    image.entries[2].extents = extents(&[(599, 1)]);
+    image.write(599, &[b"seven".to_vec(), vec![0; BLOCK_BYTES - 5]].concat());
+    let mut slot = vec![0; geometry.slot_bytes()];
+    encode_slot(10, 9, image.entries.iter().copied(), &image.uploads, &mut slot);
+    image.write(geometry.slot_start(10), &slot);
+    assert_eq!(image.faults(), Vec::<String>::new());
+    let queue = Queue::open(&image.bytes[..]).unwrap();
+    assert_eq!(
+        (queue.remarks, queue.superblock.geometry.items_max()),
+        (vec!["the disk has 100 bytes more than the queue uses".to_owned()], 63)
+    );
+    assert_eq!(read(&image, 7, false).0, b"seven");
+}
+
+#[test]
 fn cut_disks_and_others_are_refused_or_read_as_far_as_they_go() {
     let mut image = Image::new();
     image.bytes.truncate(15 * BLOCK_BYTES);

@@ -55,6 +55,7 @@ mod queue_browser;
 mod queue_disk;
 mod queue_engine;
 mod queue_proxies;
+mod queue_scrub;
 mod queue_settings;
 mod queue_tls;
 mod queue_uploads;

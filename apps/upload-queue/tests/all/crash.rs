@@ -1,6 +1,8 @@
 //! A power cut at every moment of many scripted runs: the queue contains exactly what was answered.
 
-use crate::common::{Cutter, Event, Note, RecordingDisk, Rng, content, get, open, put, remove_head, run, send};
+use crate::common::{
+    Cutter, Event, Note, RecordingDisk, Rng, content, get, open, open_grown, put, remove_head, run, send,
+};
 use glass_lib_executor::{Executor, sync::Notify};
 use glasshouse::future::join_array;
 use sha2::{Digest, Sha256};
@@ -13,6 +15,8 @@ use upload_queue::{Algorithm, Digests, Store, StoreError};
 
 /// One block per index slot and room for about half a megabyte of data.
 const DISK_BYTES: usize = 120 * 4096;
+/// The same after growth.
+const GROWN_BYTES: usize = 150 * 4096;
 /// Of an index with one block.
 const ITEMS_MAX: usize = 63;
 /// Each with two lives and a cut after each of some 150 events; `QUEUE_CRASH_SEEDS` sets another number.
@@ -361,10 +365,18 @@ fn whatever_was_answered_survives_a_cut_at_every_moment() {
         for life in 0..2 {
             // Slow for groups: most changes wait.
             let latency_max = if in_groups { 60 } else { 1 + seed % 12 };
+            let grows = life == 1 && seed % 3 == 1;
+            if grows {
+                image.resize(GROWN_BYTES, 0);
+            }
             let disk = RecordingDisk::new(image.clone(), sector_bytes, seed, latency_max);
             let recorded = disk.clone();
             run(async move |executor| {
-                let store = open(&executor, recorded.clone()).await;
+                let store = if grows {
+                    open_grown(&executor, recorded.clone()).await
+                } else {
+                    open(&executor, recorded.clone()).await
+                };
                 if seed % 4 < 2 {
                     store.discard_removed();
                 }

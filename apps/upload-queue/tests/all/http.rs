@@ -374,7 +374,7 @@ fn what_stops_the_service_is_said_in_one_sentence() {
     let ended = |args: &[&str], disk_bytes| Site::new(16, disk_bytes, args).server.console().last().unwrap().clone();
     assert_eq!(
         ended(&["--prot"], MIB),
-        "ended: --prot: there is no such argument (arguments: [--config FILE] [--store nats://HOST:PORT/NAME] [--port PORT]... [--max-item-bytes NUMBER] [--format] [--discard] [--delete-by-connection] [--tls-chain FILE [--tls-key FILE]] [--tokens FILE] [--tries NUMBER] [--access-log FILE] [--cors-origin ORIGIN]...)"
+        "ended: --prot: there is no such argument (arguments: [--config FILE] [--store nats://HOST:PORT/NAME] [--port PORT]... [--max-item-bytes NUMBER] [--format] [--grow] [--discard] [--scrub DAYS] [--delete-by-connection] [--tls-chain FILE [--tls-key FILE]] [--tokens FILE] [--tries NUMBER] [--access-log FILE] [--cors-origin ORIGIN]...)"
     );
     assert_eq!(ended(&[], 8192), "ended: the disk has 8192 bytes, and a queue needs at least 16384");
 }

@@ -344,7 +344,15 @@ pub fn run<T: 'static>(test: impl AsyncFnOnce(Executor) -> T + 'static) -> T {
 
 /// Opens the queue on `disk` and runs it.
 pub async fn open<B: Block>(executor: &Executor, disk: B) -> Store<B> {
-    let (store, _) = Store::open(disk, false).await.unwrap();
+    started(executor, Store::open(disk, false).await.unwrap().0)
+}
+
+/// Opens the queue on `disk`, which takes all of it, and runs it.
+pub async fn open_grown<B: Block>(executor: &Executor, disk: B) -> Store<B> {
+    started(executor, Store::open_and_grow(disk).await.unwrap().0)
+}
+
+fn started<B: Block>(executor: &Executor, store: Store<B>) -> Store<B> {
     let running = store.clone();
     executor.spawn("store", async move { running.run().await }).unwrap();
     store
