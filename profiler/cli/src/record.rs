@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use glass_profiler_guests::proc::has_ended;
+use glass_profiler_guests::return_large_blocks;
 use glass_profiler_guests::systems::glasshouse::{self, Live};
 use glass_profiler_session::{Session, Sources, Tracing, Wish};
 
@@ -102,6 +103,7 @@ pub fn run(arguments: Args) -> Result<ExitCode> {
             Some(code) => Ok(code),
         };
     }
+    return_large_blocks();
     // A pipe may wait for its reader here, which Ctrl-C ends.
     let output = Output::prepare(&arguments.output)?;
     // Before anything is attached to: from here on Ctrl-C ends the recording, not us.

@@ -109,6 +109,18 @@ impl Kallsyms {
         Some(start..end)
     }
 
+    /// Those with these names alone.
+    pub(super) fn named(&self, names: &[&str]) -> Kallsyms {
+        let mut named = Kallsyms { names: String::new(), entries: Vec::new(), ..*self };
+        for (entry, symbol) in self.entries.iter().map(|entry| (entry, self.symbol(entry))) {
+            if names.contains(&symbol.name) {
+                named.entries.push(Entry { name_at: named.names.len() as u32, ..*entry });
+                named.names.push_str(symbol.name);
+            }
+        }
+        named
+    }
+
     /// Those of code alone.
     pub(super) fn functions(mut self) -> Kallsyms {
         self.entries.retain(|entry| matches!(entry.kind, b't' | b'T' | b'w' | b'W'));

@@ -72,6 +72,12 @@ impl Map {
         true
     }
 
+    /// Removes the pages from this process; what is read is mapped again.
+    pub(crate) fn release(&self) {
+        // SAFETY: the range is one mapping of ours, shared with the file, so its content stays as it is (madvise(2), MADV_DONTNEED). A failure leaves the pages.
+        unsafe { libc::madvise(self.start.as_ptr().cast(), self.bytes, libc::MADV_DONTNEED) };
+    }
+
     /// A 64-bit word that the kernel and we hand back and forth.
     ///
     /// Panics if the word is outside, not aligned, or the mapping is read-only.
