@@ -483,5 +483,8 @@ mod tests {
         let symbols = Kallsyms { names: "abcd".to_owned(), entries, ..Kallsyms::default() };
         let ranges = ["a", "b", "c", "d", "e"].map(|name| symbols.range(name));
         assert_eq!(ranges, [Some(0x10..0x40), Some(0x10..0x40), Some(0x40..0x50), None, None]);
+        let some = symbols.named(&["d", "b", "e"]);
+        let found: Vec<_> = some.symbols().map(|symbol| (symbol.name, symbol.address)).collect();
+        assert_eq!((found, some.names.as_str()), (vec![("b", 0x10), ("d", 0x50)], "bd"));
     }
 }

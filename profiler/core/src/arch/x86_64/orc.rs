@@ -18,6 +18,9 @@ pub const ADDRESS_BYTES: usize = 4;
 /// Bytes of an entry.
 pub const ENTRY_BYTES: usize = 6;
 
+/// So many bits of the hash of an entry are looked at where it may have been seen before.
+const RECENT_BITS: u32 = 12;
+
 /// Offsets in `struct pt_regs`.
 mod saved {
     pub const R13: u64 = 2 * 8;
@@ -270,12 +273,19 @@ impl OrcTable {
         blocks.push(offsets.len() as u32);
         blocks.shrink_to_fit();
         let (mut known, mut rules, mut entries) = (HashMap::new(), Vec::new(), Vec::with_capacity(all.len()));
+        // The last one of each hash: most are found there, and hashing them well takes as long as all else.
+        let mut recent = vec![0u16; 1 << RECENT_BITS];
         for entry in all {
-            let rule = *known.entry(entry).or_insert_with(|| {
-                rules.push(*entry);
-                rules.len() - 1
-            });
-            entries.push(u16::try_from(rule).map_err(|_| OrcError::Rules)?);
+            let number = entry.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+            let place = &mut recent[(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - RECENT_BITS)) as usize];
+            if rules.get(usize::from(*place)) != Some(entry) {
+                let rule = *known.entry(entry).or_insert(rules.len());
+                *place = u16::try_from(rule).map_err(|_| OrcError::Rules)?;
+                if rule == rules.len() {
+                    rules.push(*entry);
+                }
+            }
+            entries.push(*place);
         }
         Ok(OrcTable { base, offsets, blocks, entries, rules, layout: layout(all), numbering: numbering(all) })
     }

@@ -94,7 +94,6 @@ impl Followed {
         let known = Known::of(in_ram, Numbered::KERNEL, outside.clone());
         let ticks = known.kernel().ticks(&*memory).unwrap_or(0);
         let (unknown, last_search, released, restarts) = (None, None, Instant::now(), 0);
-        memory.release();
         let space = SPACE;
         Followed { memory, plan, outside, known, range, space, ticks, unknown, last_search, released, restarts }
     }
