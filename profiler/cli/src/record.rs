@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use glass_profiler_guests::proc::has_ended;
-use glass_profiler_guests::return_large_blocks;
+use glass_profiler_guests::return_memory;
 use glass_profiler_guests::systems::glasshouse::{self, Live};
 use glass_profiler_session::{Session, Sources, Tracing, Wish};
 
@@ -103,7 +103,6 @@ pub fn run(arguments: Args) -> Result<ExitCode> {
             Some(code) => Ok(code),
         };
     }
-    return_large_blocks();
     // A pipe may wait for its reader here, which Ctrl-C ends.
     let output = Output::prepare(&arguments.output)?;
     // Before anything is attached to: from here on Ctrl-C ends the recording, not us.
@@ -177,6 +176,8 @@ fn record(
     let file = output.file();
     let recording = output.into_recording(session.clocks(), &target.origin, files)?;
     let running = session.start(recording)?;
+    // To find a Linux takes tens of megabytes more than to sample it.
+    return_memory();
     // The mode of an agent.
     let running = if arguments.target.leave_idle { running.unwatched() } else { running };
     let progress = Progress::start(&target.origin, arguments.duration, arguments.target.post_mortem.is_some());

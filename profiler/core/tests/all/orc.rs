@@ -337,8 +337,8 @@ fn an_address_has_the_last_entry_that_is_not_above_it() {
     let entries: Vec<u8> = (0..starts.len()).flat_map(|index| [8, 0, 0, 0, [SP, 0][index % 2], 0]).collect();
     let table = OrcTable::parse(table_at, &addresses, &entries).unwrap();
     let near = |start: &u64| [start.wrapping_sub(1), *start, start + 1, start + 0x1_0000, start + 0x7_0000];
-    for offset in starts.iter().flat_map(near).chain([0xffff_ffff, 1 << 32]) {
-        let last = starts.iter().rposition(|start| *start <= offset).filter(|_| offset <= 0xffff_ffff);
+    for offset in starts.iter().flat_map(near).chain([0x7000_0000]) {
+        let last = starts.iter().rposition(|start| *start <= offset).filter(|_| offset < u64::MAX);
         let is_call = last.is_some_and(|last| last % 2 == 0);
         let begins = is_call && last.is_some_and(|last| starts[last] == offset);
         let address = KERNEL.wrapping_add(offset);
