@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use glass_profiler_guests::proc::has_ended;
+use glass_profiler_guests::return_memory;
 use glass_profiler_guests::systems::glasshouse::{self, Live};
 use glass_profiler_session::{Session, Sources, Tracing, Wish};
 
@@ -175,6 +176,8 @@ fn record(
     let file = output.file();
     let recording = output.into_recording(session.clocks(), &target.origin, files)?;
     let running = session.start(recording)?;
+    // To find a Linux takes tens of megabytes more than to sample it.
+    return_memory();
     // The mode of an agent.
     let running = if arguments.target.leave_idle { running.unwatched() } else { running };
     let progress = Progress::start(&target.origin, arguments.duration, arguments.target.post_mortem.is_some());

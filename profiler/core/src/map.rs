@@ -85,12 +85,81 @@ fn is_function(kind: char) -> bool {
     matches!(kind, 't' | 'T' | 'w' | 'W' | 'i')
 }
 
+/// A symbol that may be the name of its address: the least of those at one address is.
+struct Candidate<'a> {
+    address: u64,
+    /// The names of sections come after those of functions.
+    is_second_choice: bool,
+    rank: usize,
+    bytes: u64,
+    name: &'a str,
+    module: u16,
+}
+
+/// Symbols of a map that is being read. Their names stay where they are read: of many, others of the same address are chosen.
+#[derive(Default)]
+struct Candidates<'a> {
+    found: Vec<Candidate<'a>>,
+    /// See [`SymbolMap::modules`].
+    modules: Vec<&'a str>,
+    kept: Vec<(String, u64)>,
+}
+
+impl<'a> Candidates<'a> {
+    /// Adds a function, unless there are too many of them or of modules.
+    fn add(&mut self, line: &Line<'a>, rank: usize) {
+        let module = match self.modules.iter().rposition(|module| *module == line.module) {
+            Some(module) => module,
+            None if self.modules.len() < MODULES_MAX => {
+                self.modules.push(line.module);
+                self.modules.len() - 1
+            }
+            None => return,
+        };
+        if self.found.len() < SYMBOLS_MAX {
+            let name = &line.name[..line.name.floor_char_boundary(NAME_BYTES_MAX)];
+            let (address, bytes, module) = (line.address, line.bytes, module as u16);
+            let is_second_choice = MARKS.contains(&name);
+            self.found.push(Candidate { address, is_second_choice, rank, bytes, name, module });
+        }
+    }
+
+    /// The functions with the names that were chosen, which take no more memory than they need: a map of a kernel is kept as long as its VM is recorded.
+    fn choose(self) -> SymbolMap {
+        let Candidates { mut found, modules, kept } = self;
+        found.sort_by_key(|candidate| (candidate.address, candidate.is_second_choice, candidate.rank));
+        found.dedup_by_key(|candidate| candidate.address);
+        let names_bytes = found.iter().map(|candidate| candidate.name.len()).sum::<usize>().min(u32::MAX as usize);
+        let (mut names, mut functions) = (String::with_capacity(names_bytes), Vec::with_capacity(found.len()));
+        for (index, candidate) in found.iter().enumerate() {
+            let &Candidate { address, bytes, name, module, .. } = candidate;
+            // It reaches to the next one of its module, or to the end of its page.
+            let page_end = (address | (PAGE_BYTES - 1)).saturating_add(1);
+            let end = match found.get(index + 1) {
+                _ if bytes > 0 => address.saturating_add(bytes),
+                Some(next) if next.module == module => next.address,
+                Some(next) => next.address.min(page_end),
+                None => page_end,
+            };
+            // Kernels have a name for what is in front of each function, too, which ends with the function's: `__pfx_schedule`.
+            if !names.ends_with(name) {
+                if name.len() > names_bytes - names.len() {
+                    break;
+                }
+                names.push_str(name);
+            }
+            let (name_at, name_bytes) = ((names.len() - name.len()) as u32, name.len() as u16);
+            functions.push(Function { start: address, end, name_at, name_bytes, module });
+        }
+        names.shrink_to_fit();
+        SymbolMap { functions, names, modules: modules.into_iter().map(str::to_owned).collect(), kept }
+    }
+}
+
 impl SymbolMap {
     /// Reads a map. `keep_symbols` names data or code symbols whose addresses are needed later.
     pub fn parse(bytes: &[u8], keep_symbols: &[&str]) -> Result<SymbolMap, ImageError> {
-        let mut map = SymbolMap { modules: vec![String::new()], ..SymbolMap::default() };
-        // Address, whether the name is a second choice, its length: by these the best name is chosen.
-        let mut order = Vec::new();
+        let mut candidates = Candidates { modules: vec![""], ..Candidates::default() };
         let (mut lines, mut foreign, mut zeros) = (0usize, 0usize, 0usize);
         for line in bytes.split(|byte| *byte == b'\n') {
             let line = std::str::from_utf8(line).unwrap_or("");
@@ -108,20 +177,25 @@ impl SymbolMap {
             };
             zeros += usize::from(line.address == 0);
             if keep_symbols.contains(&line.name) {
-                map.kept.push((line.name.to_owned(), line.address));
+                candidates.kept.push((line.name.to_owned(), line.address));
             }
-            if is_function(line.kind) && line.address != 0 && map.functions.len() < SYMBOLS_MAX {
-                map.add(&line, &mut order);
+            if is_function(line.kind) && line.address != 0 {
+                // Of several names for an address: a function's before a section's, a global one, one without
+                // underscores, the shortest.
+                let cut = |length: usize| length.min(NAME_BYTES_MAX - 1);
+                let underscores = cut(line.name.len() - line.name.trim_start_matches('_').len());
+                let length = cut(line.name.len());
+                let rank = usize::from(line.kind.is_lowercase()) << 24 | underscores << 12 | length;
+                candidates.add(&line, rank);
             }
         }
         match (lines, foreign) {
             _ if foreign * FOREIGN_LINES > lines || lines == 0 => return Err(ImageError::NotSymbols),
             _ if zeros == lines - foreign => return Err(ImageError::HiddenMap),
-            _ if map.functions.is_empty() => return Err(ImageError::MapWithoutFunctions),
+            _ if candidates.found.is_empty() => return Err(ImageError::MapWithoutFunctions),
             _ => {}
         }
-        map.sort(order);
-        Ok(map)
+        Ok(candidates.choose())
     }
 
     /// The functions of a kernel, from its own tables: address, kind as in the output of `nm`, name, and the module or "". Of several names for an
@@ -130,70 +204,17 @@ impl SymbolMap {
         symbols: impl Iterator<Item = (u64, u8, &'a str, &'a str)>,
         keep_symbols: &[&str],
     ) -> SymbolMap {
-        let mut map = SymbolMap { modules: vec![String::new()], ..SymbolMap::default() };
-        let mut order = Vec::new();
+        let mut candidates = Candidates { modules: vec![""], ..Candidates::default() };
         for (index, (address, kind, name, module)) in symbols.enumerate() {
             if module.is_empty() && keep_symbols.contains(&name) {
-                map.kept.push((name.to_owned(), address));
+                candidates.kept.push((name.to_owned(), address));
             }
             let line = Line { address, bytes: 0, kind: char::from(kind), name, module };
-            if is_function(line.kind) && address != 0 && !name.is_empty() && map.functions.len() < SYMBOLS_MAX {
-                map.add(&line, &mut order);
-                if let Some((.., rank)) = order.last_mut() {
-                    *rank = index;
-                }
+            if is_function(line.kind) && address != 0 && !name.is_empty() {
+                candidates.add(&line, index);
             }
         }
-        map.sort(order);
-        map
-    }
-
-    fn add(&mut self, line: &Line<'_>, order: &mut Vec<(u64, bool, usize)>) {
-        let module = match self.modules.iter().rposition(|module| module == line.module) {
-            Some(module) => module,
-            None if self.modules.len() < MODULES_MAX => {
-                self.modules.push(line.module.to_owned());
-                self.modules.len() - 1
-            }
-            None => return,
-        };
-        let name = &line.name[..line.name.floor_char_boundary(NAME_BYTES_MAX)];
-        let Ok(name_at) = u32::try_from(self.names.len()) else { return };
-        self.names.push_str(name);
-        self.functions.push(Function {
-            start: line.address,
-            end: line.address.saturating_add(line.bytes),
-            name_at,
-            name_bytes: name.len() as u16,
-            module: module as u16,
-        });
-        // Of several names for an address: a function's before a section's, a global one, one without
-        // underscores, the shortest.
-        let second_choice = MARKS.contains(&name);
-        let underscores = name.len() - name.trim_start_matches('_').len();
-        let rank = usize::from(line.kind.is_lowercase()) << 24 | underscores << 12 | name.len().min(NAME_BYTES_MAX - 1);
-        order.push((line.address, second_choice, rank));
-    }
-
-    fn sort(&mut self, order: Vec<(u64, bool, usize)>) {
-        let mut indices: Vec<u32> = (0..order.len() as u32).collect();
-        indices.sort_by_key(|index| order[*index as usize]);
-        indices.dedup_by_key(|index| order[*index as usize].0);
-        let mut functions: Vec<Function> = indices.iter().map(|index| self.functions[*index as usize]).collect();
-        for index in 0..functions.len() {
-            let function = functions[index];
-            if function.end > function.start {
-                continue;
-            }
-            // It reaches to the next one of its module, or to the end of its page.
-            let page_end = (function.start | (PAGE_BYTES - 1)).saturating_add(1);
-            functions[index].end = match functions.get(index + 1) {
-                Some(next) if next.module == function.module => next.start,
-                Some(next) => next.start.min(page_end),
-                None => page_end,
-            };
-        }
-        self.functions = functions;
+        candidates.choose()
     }
 
     /// The address of one of `keep_symbols`.
@@ -267,6 +288,7 @@ mod tests {
              ffffffff81000000 T startup_64\n\
              ffffffff81000040 t __do_nothing\n\
              ffffffff81000040 T do_nothing\n\
+             ffffffff81000050 t nothing\n\
              ffffffff81200000 D linux_banner\n\
              ffffffffc0001020 t dummy_xmit\t[dummy]\n\
              ffffffffc0001000 t dummy_setup\t[dummy]\n\
@@ -276,6 +298,8 @@ mod tests {
         assert_eq!(map.name(0xffff_ffff_8100_003f), Some("startup_64"));
         assert_eq!(map.span(0xffff_ffff_8100_003f), Some(0xffff_ffff_8100_0000..0xffff_ffff_8100_0040));
         assert_eq!(map.name(0xffff_ffff_8100_0040), Some("do_nothing"));
+        assert_eq!(map.name(0xffff_ffff_8100_0050), Some("nothing"));
+        assert_eq!(map.span(0xffff_ffff_8100_004f), Some(0xffff_ffff_8100_0040..0xffff_ffff_8100_0050));
         assert_eq!(map.name(0xffff_ffff_c000_101f), Some("dummy_setup"));
         assert_eq!(map.name(0xffff_ffff_c000_1fff), Some("dummy_xmit"));
         assert_eq!(map.name(0xffff_ffff_c000_2000), None);
@@ -285,6 +309,10 @@ mod tests {
         assert_eq!(modules[0], ("", 0xffff_ffff_8100_0000..0xffff_ffff_8100_1000));
         assert_eq!(modules[1], ("dummy", 0xffff_ffff_c000_1000..0xffff_ffff_c000_2000));
         assert_eq!(modules.len(), 3);
+        assert_eq!(
+            map.names, "startup_64do_nothingdummy_setupdummy_xmitother",
+            "what ends a name before, and what was not chosen, takes nothing"
+        );
     }
 
     #[test]

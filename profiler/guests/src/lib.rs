@@ -37,7 +37,7 @@ pub mod systems;
 pub use backends::access::KnownVm;
 pub use error::GuestError;
 pub use stream::SocketAddress;
-pub use sys::{cpu_time_ns, read_clocks};
+pub use sys::{cpu_time_ns, read_clocks, return_memory};
 pub use systems::boot_image::is_boot_image;
 pub use systems::image::VmSettings;
 pub use systems::linux::GuestProcesses;

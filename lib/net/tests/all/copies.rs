@@ -2,7 +2,7 @@
 
 use crate::common::peer::Peer;
 use crate::common::{Wire, config};
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::Ipv4Addr;
 use core::time::Duration;
 use glass_api::{Listener, Net, Stream};
 use glass_lib_net::Address;
@@ -126,7 +126,7 @@ fn it_moves_to_an_address_of_a_server() {
     let mac = [2, 7, 7, 7, 7, 7];
     wire.right.abandon(7);
     wire.right.move_to(mac, Address::Dhcp).unwrap();
-    assert_eq!(wire.right.addresses(), [IpAddr::from([0; 4]); 0]);
+    assert!(wire.right.addresses().is_empty());
     let requests = sent(&mut wire);
     assert_eq!(requests.len(), 1);
     // `chaddr`.

@@ -109,6 +109,18 @@ impl Kallsyms {
         Some(start..end)
     }
 
+    /// Those with these names alone.
+    pub(super) fn named(&self, names: &[&str]) -> Kallsyms {
+        let mut named = Kallsyms { names: String::new(), entries: Vec::new(), ..*self };
+        for (entry, symbol) in self.entries.iter().map(|entry| (entry, self.symbol(entry))) {
+            if names.contains(&symbol.name) {
+                named.entries.push(Entry { name_at: named.names.len() as u32, ..*entry });
+                named.names.push_str(symbol.name);
+            }
+        }
+        named
+    }
+
     /// Those of code alone.
     pub(super) fn functions(mut self) -> Kallsyms {
         self.entries.retain(|entry| matches!(entry.kind, b't' | b'T' | b'w' | b'W'));
@@ -471,5 +483,8 @@ mod tests {
         let symbols = Kallsyms { names: "abcd".to_owned(), entries, ..Kallsyms::default() };
         let ranges = ["a", "b", "c", "d", "e"].map(|name| symbols.range(name));
         assert_eq!(ranges, [Some(0x10..0x40), Some(0x10..0x40), Some(0x40..0x50), None, None]);
+        let some = symbols.named(&["d", "b", "e"]);
+        let found: Vec<_> = some.symbols().map(|symbol| (symbol.name, symbol.address)).collect();
+        assert_eq!((found, some.names.as_str()), (vec![("b", 0x10), ("d", 0x50)], "bd"));
     }
 }

@@ -7,6 +7,7 @@ use super::btf::Btf;
 use super::inferred::Inferred;
 use super::kallsyms::{self, Addresses, Kallsyms};
 use super::space::{Space, number};
+use super::tasks;
 use crate::arch::{Architecture, Paging};
 use crate::memory::Physical;
 
@@ -126,6 +127,11 @@ impl Kernel {
     /// Takes note of data that was found without symbols.
     pub fn learn(&mut self, inferred: &Inferred) {
         self.inferred = inferred.clone();
+    }
+
+    /// Forgets its symbols, but for that of the list of tasks: they take megabytes, and what else is needed of them is known once its map is made.
+    pub fn forget_symbols(&mut self) {
+        self.symbols = self.symbols.named(&[tasks::FIRST]);
     }
 
     /// Whether its symbols are those of functions alone (`CONFIG_KALLSYMS_ALL` is off).

@@ -78,8 +78,9 @@ pub struct Module {
     pub name: String,
     /// Where its code is.
     pub code: Range<u64>,
-    /// The symbols in its code: addresses and names, in the order of its table.
-    pub symbols: Vec<(u64, String)>,
+    /// The symbols in its code: addresses, and where their names end in `names`.
+    symbols: Vec<(u64, u32)>,
+    names: String,
     /// Its unwind table, if it has one: where the array of addresses is, that array, and that of entries.
     pub unwind: Option<(u64, Vec<u8>, Vec<u8>)>,
 }
@@ -107,11 +108,19 @@ pub fn list(kernel: &Kernel, memory: &dyn Physical, offsets: &Offsets) -> Option
 }
 
 impl Module {
+    /// The symbols in its code: addresses and names, in the order of its table.
+    pub fn symbols(&self) -> impl Iterator<Item = (u64, &str)> {
+        let mut start = 0;
+        self.symbols.iter().map(move |(address, end)| {
+            let name = std::mem::replace(&mut start, *end as usize)..*end as usize;
+            (*address, &self.names[name])
+        })
+    }
+
     /// About how much memory it takes here.
     fn bytes(&self) -> usize {
-        let symbols = self.symbols.iter().map(|symbol| size_of_val(symbol) + symbol.1.len());
         let unwind = self.unwind.as_ref().map_or(0, |(_, addresses, entries)| addresses.len() + entries.len());
-        symbols.sum::<usize>() + unwind
+        size_of_val(&self.symbols[..]) + self.names.len() + unwind
     }
 }
 
@@ -121,7 +130,7 @@ fn read(space: &Space<'_>, module: u64, offsets: &Offsets) -> Option<Module> {
     let start = pointer(field(offsets.base)?, 8)?;
     let bytes = field(offsets.bytes)? & 0xffff_ffff;
     let code = start..Some(start.checked_add(bytes)?).filter(|_| bytes <= CODE_BYTES_MAX)?;
-    let symbols = symbols(space, field(offsets.kallsyms)?, &code, offsets).unwrap_or_default();
+    let (symbols, names) = symbols(space, field(offsets.kallsyms)?, &code, offsets).unwrap_or_default();
     let unwind = offsets.unwind.and_then(|[count, addresses, entries]| {
         let count = (field(count)? & 0xffff_ffff) as usize;
         let (addresses_at, entries_at) = (field(addresses)?, field(entries)?);
@@ -132,10 +141,16 @@ fn read(space: &Space<'_>, module: u64, offsets: &Offsets) -> Option<Module> {
             (space.bytes(addresses_at, count * ADDRESS_BYTES)?, space.bytes(entries_at, count * ENTRY_BYTES)?);
         Some((addresses_at, addresses, entries))
     });
-    Some(Module { name, code, symbols, unwind })
+    Some(Module { name, code, symbols, names, unwind })
 }
 
-fn symbols(space: &Space<'_>, kallsyms: u64, code: &Range<u64>, offsets: &Offsets) -> Option<Vec<(u64, String)>> {
+/// The symbols in a module's code: addresses and the ends of their names, and all names.
+fn symbols(
+    space: &Space<'_>,
+    kallsyms: u64,
+    code: &Range<u64>,
+    offsets: &Offsets,
+) -> Option<(Vec<(u64, u32)>, String)> {
     let field = |at: u32| space.word(pointer(kallsyms, 8)?.checked_add(u64::from(at))?);
     let (table, strings) = (field(offsets.symbols)?, field(offsets.strings)?);
     let count = Some(field(offsets.symbols_count)? & 0xffff_ffff).filter(|count| *count <= SYMBOLS_MAX)?;
@@ -153,7 +168,13 @@ fn symbols(space: &Space<'_>, kallsyms: u64, code: &Range<u64>, offsets: &Offset
     let name = |at: u64| {
         let rest = names[..there].get(at as usize..)?;
         let end = rest.iter().take(SYMBOL_BYTES_MAX).position(|byte| *byte == 0)?;
-        Some(String::from_utf8_lossy(&rest[..end]).into_owned()).filter(|name| !name.is_empty())
+        Some(String::from_utf8_lossy(&rest[..end])).filter(|name| !name.is_empty())
     };
-    Some(in_code.into_iter().filter_map(|(address, name_at)| Some((address, name(name_at)?))).collect())
+    let (mut symbols, mut all) = (Vec::with_capacity(in_code.len()), String::new());
+    for (address, name_at) in in_code {
+        let Some(name) = name(name_at) else { continue };
+        all.push_str(&name);
+        symbols.push((address, u32::try_from(all.len()).ok()?));
+    }
+    Some((symbols, all))
 }

@@ -317,6 +317,33 @@ fn tables_that_contradict_themselves_are_refused() {
     assert_eq!(parse(&[0], 2), Some(OrcError::Lengths));
     assert_eq!(parse(&[64, 0], 2), Some(OrcError::NotSorted));
     assert_eq!(parse(&[0, 64], 2), None);
+    let addresses = vec![0; 4 * 0x1_0001];
+    let entries: Vec<u8> = (0..0x1_0001u32).flat_map(|number| [&number.to_le_bytes()[..], &[SP, 0]].concat()).collect();
+    let of_rules = |count: usize| OrcTable::parse(KERNEL, &addresses[..4 * count], &entries[..6 * count]).err();
+    // The addresses are relative to their own places, so they are sorted.
+    assert_eq!([of_rules(0x1_0000), of_rules(0x1_0001)], [None, Some(OrcError::Rules)]);
+}
+
+/// The table is in blocks of 64 KiB of addresses, some of them without an entry.
+#[test]
+fn an_address_has_the_last_entry_that_is_not_above_it() {
+    let starts = [0u64, 0x10, 0xfff0, 0xffff, 0x1_0000, 0x1_0010, 0x3_0000, 0x3_fffe, 0x3_ffff, 0x20_0000, 0x20_0001];
+    let table_at = KERNEL + 0x100_0000;
+    let relative = |(index, start): (usize, &u64)| {
+        ((KERNEL + start).wrapping_sub(table_at + index as u64 * 4) as i32).to_le_bytes()
+    };
+    let addresses: Vec<u8> = starts.iter().enumerate().flat_map(relative).collect();
+    // Each other one is a call; the others are no code.
+    let entries: Vec<u8> = (0..starts.len()).flat_map(|index| [8, 0, 0, 0, [SP, 0][index % 2], 0]).collect();
+    let table = OrcTable::parse(table_at, &addresses, &entries).unwrap();
+    let near = |start: &u64| [start.wrapping_sub(1), *start, start + 1, start + 0x1_0000, start + 0x7_0000];
+    for offset in starts.iter().flat_map(near).chain([0x7000_0000]) {
+        let last = starts.iter().rposition(|start| *start <= offset).filter(|_| offset < u64::MAX);
+        let is_call = last.is_some_and(|last| last % 2 == 0);
+        let begins = is_call && last.is_some_and(|last| starts[last] == offset);
+        let address = KERNEL.wrapping_add(offset);
+        assert_eq!((table.has_rule(address), table.is_start(address)), (is_call, begins), "{offset:x}");
+    }
 }
 
 proptest! {

@@ -30,11 +30,18 @@ pub type RamFile = Ram;
 pub trait Machine: Physical + Send + Sync {
     /// The ranges of physical addresses that may have been written to, by address, none on another.
     fn ranges(&self) -> Vec<std::ops::Range<u64>>;
+
+    /// Gives up what this process has of it for having read it. It can be read as before.
+    fn release(&self) {}
 }
 
 impl Machine for Ram {
     fn ranges(&self) -> Vec<std::ops::Range<u64>> {
         Ram::ranges(self)
+    }
+
+    fn release(&self) {
+        Ram::release(self);
     }
 }
 

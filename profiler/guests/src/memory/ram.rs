@@ -24,6 +24,8 @@ use super::{AddressSpace, Physical};
 use crate::proc::MapsLine;
 use crate::sys::{Map, cannot_shrink, read_process_each};
 
+/// So many bytes at once are read from a file also where it is mapped: a search through all RAM would map all of it, with page tables of 2 MiB for each GiB.
+const READ_AS_FILE_BYTES: usize = 64 << 10;
 /// The most bytes of a VMM's heap that are searched: QEMU's has some 15 MiB.
 const HEAP_BYTES_MAX: u64 = 256 << 20;
 
@@ -242,6 +244,16 @@ impl Ram {
         self.pieces.iter().flat_map(of_piece).collect()
     }
 
+    /// Unmaps the pages that were read through mappings here: they are the VM's, but count as memory of this process, too. The next read of each maps it
+    /// again, which takes a microsecond.
+    pub(crate) fn release(&self) {
+        for backing in &self.backings {
+            if let Backing::Mapped(map, _) = &**backing {
+                map.release();
+            }
+        }
+    }
+
     /// All ranges of physical addresses that it has, by address.
     pub fn addresses(&self) -> impl Iterator<Item = std::ops::Range<u64>> {
         self.pieces.iter().map(|piece| piece.address..piece.address + piece.bytes)
@@ -320,6 +332,7 @@ impl Physical for View<'_> {
     fn read(&self, address: u64, into: &mut [u8]) -> bool {
         let Some((backing, offset)) = self.place(address, into.len()) else { return false };
         match backing {
+            Backing::Mapped(_, file) if into.len() >= READ_AS_FILE_BYTES => file.read_exact_at(into, offset).is_ok(),
             Backing::Mapped(map, _) => map.read(offset, into),
             Backing::File(file, start) => file.read_exact_at(into, start + offset).is_ok(),
             Backing::Process { space, host } => {

@@ -72,6 +72,12 @@ impl Map {
         true
     }
 
+    /// Removes the pages from this process; what is read is mapped again.
+    pub(crate) fn release(&self) {
+        // SAFETY: the range is one mapping of ours, shared with the file, so its content stays as it is (madvise(2), MADV_DONTNEED). A failure leaves the pages.
+        unsafe { libc::madvise(self.start.as_ptr().cast(), self.bytes, libc::MADV_DONTNEED) };
+    }
+
     /// A 64-bit word that the kernel and we hand back and forth.
     ///
     /// Panics if the word is outside, not aligned, or the mapping is read-only.
@@ -102,5 +108,38 @@ impl Drop for Map {
     fn drop(&mut self) {
         // SAFETY: `start` and `bytes` are what mmap returned and got; nothing borrows it any more.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::fd::{AsFd, FromRawFd};
+    use std::os::unix::fs::FileExt;
+
+    /// What this process has in memory of a mapping, in KiB.
+    fn resident_kib(map: &Map) -> u64 {
+        let all = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let (_, own) = all.split_once(&format!("\n{:x}-", map.address())).unwrap();
+        let line = own.lines().find_map(|line| line.strip_prefix("Rss:")).unwrap();
+        line.trim().strip_suffix(" kB").unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn what_is_released_can_be_read_again() {
+        const BYTES: usize = 1 << 20;
+        // SAFETY: a name that ends with a zero, and a new descriptor of ours, or -1.
+        let file = unsafe { File::from_raw_fd(libc::memfd_create(c"map".as_ptr(), 0)) };
+        let content: Vec<u8> = (0..BYTES).map(|at| (at / 999) as u8).collect();
+        file.write_all_at(&content, 0).unwrap();
+        let map = Map::new(file.as_fd(), BYTES, false).unwrap();
+        for _ in 0..2 {
+            let mut found = vec![0; BYTES];
+            assert!(map.read(0, &mut found) && found == content);
+            assert_eq!(resident_kib(&map), BYTES as u64 >> 10);
+            map.release();
+            assert_eq!(resident_kib(&map), 0);
+        }
     }
 }

@@ -73,6 +73,24 @@ pub(crate) fn thread_cpu_time_ns() -> u64 {
     clock(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
+/// Gives memory that is free back to the system, and from now on large blocks when they are freed. glibc keeps both once it has freed a large block
+/// (mallopt(3), `M_MMAP_THRESHOLD`), which is faster while much is read and freed again: for when that is done.
+pub fn return_memory() {
+    /// What is large before anything is freed.
+    #[cfg(target_env = "gnu")]
+    const LARGE_BYTES: libc::c_int = 128 << 10;
+    // SAFETY: it takes two numbers. If it fails, nothing changes.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BYTES)
+    };
+    // SAFETY: it takes a number, and touches memory that is free.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0)
+    };
+}
+
 /// How many steps of the clock of `/proc/PID/stat` a second has.
 pub(crate) fn ticks_per_sec() -> u64 {
     // SAFETY: sysconf takes a number and touches no memory of ours.

@@ -132,6 +132,7 @@ impl VmImage {
             return if is_nameless { Err(unknown(memories.is_empty())) } else { Ok(None) };
         };
         let (program, linux, warnings) = in_ram.program()?;
+        memories[memory].release();
         self.programs = vec![program];
         self.linux = Some((0, linux));
         self.guest.architecture = in_ram.architecture();

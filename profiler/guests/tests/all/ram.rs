@@ -74,6 +74,15 @@ fn expect_words(machine: &str, addresses: &[u64], is_file: bool) {
     for address in [0xa_0000, 0xf_0000, 4 * GIB - 0x1000, 1 << 40] {
         assert_eq!(read(&ram, address), None, "{machine}: {address:#x}");
     }
+    // Much at once is read in another way.
+    let mut bytes = vec![0; 1 << 20];
+    for address in addresses.iter().filter(|address| address.is_multiple_of(1 << 21)) {
+        assert!(
+            ram.read(*address, &mut bytes) && bytes[..8] == word(*address).to_le_bytes(),
+            "{machine}: {address:#x}"
+        );
+    }
+    assert!(!ram.read(4 * GIB - 0x1000, &mut bytes), "{machine}: more than there is");
 }
 
 fn memfd(machine: &str, gib: u64) -> String {

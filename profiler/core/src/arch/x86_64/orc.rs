@@ -6,6 +6,7 @@
 //! three layouts since Linux 4.14, and its registers two numberings. Both are detected from the table itself, so a distribution's
 //! backports do not matter.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use super::{GENERAL, Registers};
@@ -16,6 +17,9 @@ pub const ENTRIES_MAX: usize = 8 << 20;
 pub const ADDRESS_BYTES: usize = 4;
 /// Bytes of an entry.
 pub const ENTRY_BYTES: usize = 6;
+
+/// So many bits of the hash of an entry are looked at where it may have been seen before.
+const RECENT_BITS: u32 = 12;
 
 /// Offsets in `struct pt_regs`.
 mod saved {
@@ -35,6 +39,8 @@ pub enum OrcError {
     Lengths,
     /// The addresses are not sorted.
     NotSorted,
+    /// They have more different entries than any kernel has.
+    Rules,
 }
 
 impl fmt::Display for OrcError {
@@ -42,6 +48,7 @@ impl fmt::Display for OrcError {
         match self {
             OrcError::Lengths => write!(f, "their lengths do not agree"),
             OrcError::NotSorted => write!(f, "their addresses are not sorted"),
+            OrcError::Rules => write!(f, "they have more than 65,536 different entries"),
         }
     }
 }
@@ -204,9 +211,14 @@ pub enum OrcStep {
 pub struct OrcTable {
     /// The lowest address.
     base: u64,
-    /// Addresses above the base, sorted.
-    offsets: Vec<u32>,
-    entries: Vec<[u8; ENTRY_BYTES]>,
+    /// The lower halves of the addresses above the base, which are sorted.
+    offsets: Vec<u16>,
+    /// By the upper half of an address: how many there are below it. One more than there are halves.
+    blocks: Vec<u32>,
+    /// The rule of each address: a place in `rules`.
+    entries: Vec<u16>,
+    /// Each once: the 370,000 addresses of a kernel have some thousands.
+    rules: Vec<[u8; ENTRY_BYTES]>,
     layout: Layout,
     numbering: Numbering,
 }
@@ -238,17 +250,44 @@ impl OrcTable {
             let own = address.wrapping_add((index * ADDRESS_BYTES) as u64);
             own.wrapping_add_signed(i64::from(i32::from_le_bytes(addresses[index])))
         };
-        let base = absolute(0);
-        let mut offsets = Vec::with_capacity(addresses.len());
-        for index in 0..addresses.len() {
-            let offset = u32::try_from(absolute(index).wrapping_sub(base)).map_err(|_| OrcError::NotSorted)?;
-            if offsets.last().is_some_and(|last| *last > offset) {
+        let offset = |index| u32::try_from(absolute(index).wrapping_sub(absolute(0))).map_err(|_| OrcError::NotSorted);
+        OrcTable::of(absolute(0), (0..addresses.len()).map(offset), entries)
+    }
+
+    /// A table of entries and their addresses above `base`.
+    fn of(
+        base: u64,
+        sorted: impl ExactSizeIterator<Item = Result<u32, OrcError>>,
+        all: &[[u8; ENTRY_BYTES]],
+    ) -> Result<OrcTable, OrcError> {
+        let (mut offsets, mut blocks, mut last) = (Vec::with_capacity(sorted.len()), Vec::new(), 0);
+        for offset in sorted {
+            let offset = offset?;
+            if offset < last {
                 return Err(OrcError::NotSorted);
             }
-            offsets.push(offset);
+            last = offset;
+            blocks.resize((offset >> 16) as usize + 1, offsets.len() as u32);
+            offsets.push(offset as u16);
         }
-        let (layout, numbering) = (layout(entries), numbering(entries));
-        Ok(OrcTable { base, offsets, entries: entries.to_vec(), layout, numbering })
+        blocks.push(offsets.len() as u32);
+        blocks.shrink_to_fit();
+        let (mut known, mut rules, mut entries) = (HashMap::new(), Vec::new(), Vec::with_capacity(all.len()));
+        // The last one of each hash: most are found there, and hashing them well takes as long as all else.
+        let mut recent = vec![0u16; 1 << RECENT_BITS];
+        for entry in all {
+            let number = entry.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+            let place = &mut recent[(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - RECENT_BITS)) as usize];
+            if rules.get(usize::from(*place)) != Some(entry) {
+                let rule = *known.entry(entry).or_insert(rules.len());
+                *place = u16::try_from(rule).map_err(|_| OrcError::Rules)?;
+                if rule == rules.len() {
+                    rules.push(*entry);
+                }
+            }
+            entries.push(*place);
+        }
+        Ok(OrcTable { base, offsets, blocks, entries, rules, layout: layout(all), numbering: numbering(all) })
     }
 
     /// The table of a module of the kernel that has this one: written alike, and too small to show how.
@@ -263,16 +302,24 @@ impl OrcTable {
         found.sort_by_key(|(address, entry)| (*address, entry[4] & 15 != 0));
         let base = found.first().map(|(address, _)| *address).ok_or(OrcError::Lengths)?;
         let offset = |(address, _): &(u64, _)| u32::try_from(address - base).map_err(|_| OrcError::Lengths);
-        let offsets = found.iter().map(offset).collect::<Result<_, _>>()?;
-        let entries: Vec<_> = found.into_iter().map(|(_, entry)| entry).collect();
-        let (layout, numbering) = (layout(&entries), numbering(&entries));
-        Ok(OrcTable { base, offsets, layout, numbering, entries })
+        let entries: Vec<_> = found.iter().map(|(_, entry)| *entry).collect();
+        OrcTable::of(base, found.iter().map(offset), &entries)
+    }
+
+    /// How many addresses are not above one, and how far that is from the base.
+    fn until(&self, address: u64) -> Option<(usize, u32)> {
+        let offset = u32::try_from(address.checked_sub(self.base)?).ok()?;
+        let block = (offset >> 16) as usize;
+        // Behind the last block there is no address.
+        let [start, end] =
+            [block, block + 1].map(|at| self.blocks.get(at).map_or(self.offsets.len(), |at| *at as usize));
+        let inside = self.offsets[start..end].partition_point(|known| *known <= offset as u16);
+        Some((start + inside, offset))
     }
 
     fn find(&self, address: u64) -> Option<&[u8; ENTRY_BYTES]> {
-        let offset = u32::try_from(address.checked_sub(self.base)?).ok()?;
-        let after = self.offsets.partition_point(|known| *known <= offset);
-        self.entries.get(after.checked_sub(1)?)
+        let (after, _) = self.until(address)?;
+        self.rules.get(usize::from(*self.entries.get(after.checked_sub(1)?)?))
     }
 
     fn kind(&self, entry: &[u8; ENTRY_BYTES]) -> Kind {
@@ -318,8 +365,11 @@ impl OrcTable {
     /// Whether an entry begins at an address, and the byte in front of it, of no function, has no rule. Code that is not described, such as what
     /// `secondary_startup_64` returns to, is no start.
     pub fn is_start(&self, address: u64) -> bool {
-        let offset = address.checked_sub(self.base).and_then(|offset| u32::try_from(offset).ok());
-        let begins = offset.is_some_and(|offset| self.offsets.binary_search(&offset).is_ok());
+        let begins = self.until(address).is_some_and(|(after, offset)| {
+            let is_in_block =
+                |at: &usize| self.blocks.get((offset >> 16) as usize).is_some_and(|start| *at >= *start as usize);
+            after.checked_sub(1).filter(is_in_block).is_some_and(|last| self.offsets[last] == offset as u16)
+        });
         let is_described = self.find(address).is_some_and(|entry| self.kind(entry) != Kind::Undefined);
         begins && is_described && !self.has_rule(address.wrapping_sub(1))
     }

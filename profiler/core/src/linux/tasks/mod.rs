@@ -14,6 +14,8 @@ pub use activity::Activity;
 /// The symbol of the number of tasks that have been started (`kernel/fork.c`). A task is in the lists before it is counted, so lists that were read
 /// after this number have all tasks of it.
 pub const STARTED: &str = "total_forks";
+/// The symbol of the first task, at which the list of all begins.
+pub(super) const FIRST: &str = "init_task";
 
 /// The most tasks of a guest: Linux has no more than 4 Mi.
 const TASKS_MAX: usize = 4 << 20;
@@ -443,7 +445,7 @@ pub struct Tasks {
 
 /// Lists all tasks of a running guest. `None` if the kernel has no such list.
 pub fn list(kernel: &Kernel, memory: &dyn Physical, offsets: &Offsets) -> Option<Tasks> {
-    let first = kernel.address("init_task")?;
+    let first = kernel.address(FIRST)?;
     let (space, mut found) = (kernel.space(memory), Tasks::default());
     for node in nodes(&space, first.wrapping_add(u64::from(offsets.tasks)), &mut found.torn)? {
         let leader = node.wrapping_sub(u64::from(offsets.tasks));

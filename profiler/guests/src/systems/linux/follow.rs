@@ -26,6 +26,8 @@ use crate::{Counts, Flow, Source};
 const SEARCH_PERIOD: Duration = Duration::from_millis(500);
 /// The same while nothing but the place of a sample makes another one probable.
 const DOUBT_PERIOD: Duration = Duration::from_secs(5);
+/// How often the pages of RAM are released that were read here: those of programs add up.
+const RELEASE_PERIOD: Duration = Duration::from_secs(5);
 /// How long is waited for a kernel's next tick.
 const TICK_PATIENCE: Duration = Duration::from_millis(30);
 /// Where kernels of x86-64 have their images (`Documentation/arch/x86/x86_64/mm.rst`); those of AArch64 are anywhere.
@@ -81,6 +83,7 @@ pub(crate) struct Followed {
     /// The address space of samples while the guest runs another kernel that is not found yet.
     unknown: Option<SpaceId>,
     last_search: Option<Instant>,
+    released: Instant,
     restarts: u32,
 }
 
@@ -90,8 +93,9 @@ impl Followed {
         let memory = in_ram.memory();
         let known = Known::of(in_ram, Numbered::KERNEL, outside.clone());
         let ticks = known.kernel().ticks(&*memory).unwrap_or(0);
-        let (unknown, last_search) = (None, None);
-        Followed { memory, plan, outside, known, range, space: SPACE, ticks, unknown, last_search, restarts: 0 }
+        let (unknown, last_search, released, restarts) = (None, None, Instant::now(), 0);
+        let space = SPACE;
+        Followed { memory, plan, outside, known, range, space, ticks, unknown, last_search, released, restarts }
     }
 
     /// Passes on samples of the guest as it was until now.
@@ -255,6 +259,10 @@ impl<S: Source + Replan> Following<S> {
         if let Some(in_ram) = found {
             let plan = followed.change(in_ram, sink)?;
             self.source.replan(plan)?;
+        }
+        if followed.released.elapsed() >= RELEASE_PERIOD {
+            followed.released = Instant::now();
+            followed.memory.release();
         }
         Ok(())
     }

@@ -117,9 +117,10 @@ impl InRam {
     pub(crate) fn program(&self) -> Result<(GuestProgram, Linux, Vec<String>), GuestError> {
         let own = self.kernel.symbols.symbols().filter(|symbol| symbol.address >= self.kernel.text);
         let own = own.map(|symbol| (symbol.address, symbol.kind, symbol.name, ""));
-        let of_modules = self.modules.iter().flat_map(|module| {
-            module.symbols.iter().map(|(address, name)| (*address, b't', name.as_str(), module.name.as_str()))
-        });
+        let of_modules = self
+            .modules
+            .iter()
+            .flat_map(|module| module.symbols().map(|(address, name)| (address, b't', name, module.name.as_str())));
         let map = SymbolMap::of_kernel(own.chain(of_modules), &landmarks::all());
         let linked = map_range(&map);
         let mut program = GuestProgram {
@@ -189,9 +190,13 @@ impl InRam {
 
     /// Its processes, to be found as samples name them; the kernel alone if it does not describe its types.
     pub(super) fn processes(self, numbered: Numbered, outside: Outside) -> Result<Processes, Box<Kernel>> {
-        match self.types {
-            Ok(types) => Ok(Processes::new(self.memory, self.kernel, types, (numbered, outside))),
-            Err(_) => Err(Box::new(self.kernel)),
+        let InRam { memory, mut kernel, types, .. } = self;
+        match types {
+            Ok(types) => Ok(Processes::new(memory, kernel, types, (numbered, outside))),
+            Err(_) => {
+                kernel.forget_symbols();
+                Err(Box::new(kernel))
+            }
         }
     }
 

@@ -111,13 +111,14 @@ pub(crate) struct Processes {
 impl Processes {
     pub(super) fn new(
         memory: Arc<dyn Machine>,
-        kernel: Kernel,
+        mut kernel: Kernel,
         types: Types,
         (numbered, outside): (Numbered, Outside),
     ) -> Processes {
         let switching = SWITCHING.iter().filter_map(|name| kernel.symbols.range(name)).collect();
         let vdso = types.vdso.as_deref().and_then(|bytes| vdso(VDSO, bytes));
         let started = kernel.address(tasks::STARTED);
+        kernel.forget_symbols();
         let memory = Memory(memory);
         let programs = Programs::new(memory.clone(), &types, kernel.paging, outside.clone());
         Processes {

@@ -195,8 +195,8 @@ impl InRam<'_> {
         for module in &found {
             let of_module = |symbol: &&_| is_function_of(symbol, &module.name);
             let functions = self.truth.kallsyms.iter().filter(of_module);
-            let functions: Vec<(u64, String)> = functions.map(|symbol| (symbol.address, symbol.name.clone())).collect();
-            assert_eq!(module.symbols, functions, "{}", module.name);
+            let functions: Vec<(u64, &str)> = functions.map(|symbol| (symbol.address, symbol.name.as_str())).collect();
+            assert_eq!(module.symbols().collect::<Vec<_>>(), functions, "{}", module.name);
             assert_eq!(module.unwind.is_some(), !self.is_aarch64(), "{}: unwind tables", module.name);
             count += functions.len();
         }
