@@ -136,7 +136,7 @@ impl<N: NetDevice> Driver for Network<N> {
         self.stack.set_time((self.now)());
         let generation = generation::number();
         if mem::replace(&mut self.generation, generation) != generation {
-            // First, for the numbers by which a DHCP server knows a client.
+            // First, because a client of DHCP chooses its numbers from these.
             self.stack.abandon(secret());
             if let Some((mac, address)) = generation::card()
                 && let Err(error) = self.stack.move_to(mac, address)

@@ -78,14 +78,6 @@ pub(super) fn run(args: Args, from: &Path) -> Result<ExitCode> {
     vm::run_copies(&args, from, &path, &name, &signals).map(ExitCode::from)
 }
 
-/// The TAP devices of all copies.
-pub(super) fn taps(args: &Args) -> Vec<String> {
-    match &args.net {
-        Network::Tap(name) => (0..args.copies.count()).map(|index| glass_vmm::name_of_copy(name, index)).collect(),
-        Network::User | Network::None => Vec::new(),
-    }
-}
-
 fn check_network(args: &Args) -> Result<()> {
     match args.net {
         Network::None => bail!("a copy has a network if its template had one: leave out --net none"),

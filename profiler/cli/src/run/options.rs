@@ -1,7 +1,7 @@
 //! What the options of `glass run` say: sizes, ports, networks, addresses; and whether the host has what they want.
 
 use super::qemu_options::{Accel, Machine};
-use super::{Args, DISK_TIMEOUT_DEFAULT, MEMORY_DEFAULT, copies, share};
+use super::{Args, DISK_TIMEOUT_DEFAULT, MEMORY_DEFAULT, share};
 use crate::build::Platform;
 use anyhow::{Result as Checked, bail};
 use std::fs;
@@ -31,7 +31,7 @@ pub(super) fn check(args: &Args) -> Checked<()> {
     if args.record_writes.is_some() && !glass_devices::has_io_uring() {
         bail!("--record-writes needs io_uring, which this host does not have (Linux 5.11, and not forbidden)");
     }
-    copies::taps(args).iter().try_for_each(|name| glass_devices::check_tap(name))?;
+    taps(args).iter().try_for_each(|name| glass_devices::check_tap(name))?;
     if args.net != Network::User && tcp_ports(&args.port).next().is_some() {
         bail!("--port needs the user network: leave out --net, or connect to the address of the VM");
     }
@@ -54,6 +54,14 @@ pub(super) fn check(args: &Args) -> Checked<()> {
         }
     }
     Ok(())
+}
+
+/// The TAP devices of the VM, or of all its copies.
+fn taps(args: &Args) -> Vec<String> {
+    match &args.net {
+        Network::Tap(name) => (0..args.copies.count()).map(|index| glass_vmm::name_of_copy(name, index)).collect(),
+        Network::User | Network::None => Vec::new(),
+    }
 }
 
 /// Refuses options that a process, or ranks that are processes, cannot obey.

@@ -10,7 +10,7 @@ use vm_memory::{Bytes as _, GuestAddress, GuestMemoryMmap};
 use crate::x86_64::snapshot::GENERATION;
 use crate::{CopyAddress, TapCopies};
 
-/// The first byte of an address that nobody was given (IEEE 802, section 8.2.2: locally administered, of one card).
+/// The first byte of an address that was not given to a manufacturer (IEEE 802, section 8.2.2: locally administered, of one card).
 const LOCAL: u8 = 2;
 
 /// What the copy finds in [`Generation`].

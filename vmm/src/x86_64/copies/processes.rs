@@ -132,7 +132,7 @@ impl<'a> Processes<'a> {
                 // What does not fit is lost.
                 Copy::Running(Running { input: Some(writer), .. }) if count > 0 => _ = writer.write(&bytes[..count]),
                 Copy::Running(copy) => copy.input = None,
-                // Nobody has needed it.
+                // It was not needed.
                 Copy::Waiting(_) if is_end => *copy = Copy::Ended,
                 Copy::Waiting(_) | Copy::Ended => {}
             }

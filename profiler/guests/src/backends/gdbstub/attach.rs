@@ -195,7 +195,7 @@ impl QemuVm {
                 connected.stub.freeze_with(vm.pid, &vcpu_threads, blocks)
             }
         };
-        // Nobody looks after the threads until the next sample is waited for.
+        // The threads are looked after again when the next sample is waited for.
         connected.stub.line().come_to_rest()?;
         // Memory that is no file is read with the rights of a debugger.
         if connected.memory.as_ref().is_some_and(|memory| !memory.is_file()) && freezer.is_err() {
