@@ -63,7 +63,7 @@ impl Linux {
         qemu.args(["-smp", &vcpus.to_string(), "-object", "memory-backend-memfd,id=ram,size=256M,share=on"]);
         qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "file:serial"]);
         qemu.args(["-gdb", "unix:gdb,server=on,wait=off", "-initrd", "files", "-kernel"]).arg(&kernel.image);
-        qemu.args(["-append", &format!("console=ttyS0 quiet panic=-1 {options}")]);
+        qemu.args(["-append", &format!("console=ttyS0 quiet panic=-1 tsc=reliable {options}")]);
         let errors = File::create(folder.file("errors")).unwrap();
         let Ok(qemu) = qemu.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors).spawn() else {
             return None;
