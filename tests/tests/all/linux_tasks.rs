@@ -18,6 +18,8 @@ const NAME_BYTES: usize = 15;
 const TICK_NS: u64 = 10_000_000;
 /// Ticks that a vCPU may be without a CPU of the host between two reads of clocks.
 const TICKS_BETWEEN_CLOCKS_MAX: u64 = 2;
+/// CPUs of each guest.
+const VCPUS: usize = 2;
 /// The stacks that are compared at least: a small kernel has few threads of its own.
 const COMPARED_MIN: usize = 50;
 /// How often the stacks of a running guest are read, and the variable with another number.
@@ -205,11 +207,16 @@ fn is_unchanged(task: &Task, found: &Value) -> bool {
 /// Compares the stacks of tasks that did not run meanwhile.
 fn check_stacks(truth: &Truth, tasks: &BTreeMap<u32, &Value>, stacks: &BTreeMap<u32, Printed>) -> String {
     let left_out = of_scheduler(truth);
-    let (mut compared, mut different, mut with_user) = (0, Vec::new(), 0);
+    let (mut compared, mut different, mut with_user, mut on_cpus) = (0, Vec::new(), 0, 0);
     for task in truth.tasks.values() {
         let (Some(found), Some(printed)) = (tasks.get(&task.tid), stacks.get(&task.tid)) else { continue };
         with_user += usize::from(!printed.user.is_empty());
         if !is_unchanged(task, found) {
+            continue;
+        }
+        // One that has been woken, and is about to wait again, is on its CPU still.
+        if printed.remark.as_deref() == Some("(on a CPU)") {
+            on_cpus += 1;
             continue;
         }
         assert_eq!(printed.remark, None, "{task:?}");
@@ -224,6 +231,7 @@ fn check_stacks(truth: &Truth, tasks: &BTreeMap<u32, &Value>, stacks: &BTreeMap<
             assert!(!printed.user.is_empty(), "{task:?} {printed:?}");
         }
     }
+    assert!(on_cpus <= VCPUS, "{on_cpus} tasks are on a CPU");
     assert!(compared > COMPARED_MIN && different.len() * 50 <= compared, "{compared} stacks: {different:#?}");
     let same = compared - different.len();
     format!("{same} of {compared} stacks are equal, {with_user} of {} go into a process", stacks.len())
