@@ -1,10 +1,12 @@
 //! `glass vmm`: the process of a VM that `glass run` starts in place of QEMU.
 
+use crate::run::network_in;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use glass_devices::{DiskOptions, UserNetwork};
 use glass_vmm::{Copies, CopyAddress, CopyNetwork, Machine, Network, TapCopies};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use std::ffi::OsString;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -151,14 +153,11 @@ pub fn run(args: Args) -> Result<()> {
 
 /// `dhcp` or `ADDRESS/PREFIX[,GATEWAY]`, as images have it on their command lines.
 fn parse_address(text: &str) -> Result<CopyAddress> {
-    let from = || {
-        let (network, gateway) =
-            text.split_once(',').map_or((text, None), |(network, gateway)| (network, Some(gateway)));
-        let (first, prefix_bits) = network.split_once('/')?;
-        let gateway = gateway.map(str::parse).transpose().ok()?;
-        Some(CopyAddress::From { first: first.parse().ok()?, prefix_bits: prefix_bits.parse().ok()?, gateway })
+    let from = |(first, prefix_bits, gateway)| CopyAddress::From { first, prefix_bits, gateway };
+    let address = match text {
+        "dhcp" => Some(CopyAddress::Dhcp),
+        _ => network_in(text, Ipv4Addr::BITS as u8).map(from),
     };
-    let address = if text == "dhcp" { Some(CopyAddress::Dhcp) } else { from() };
     address.with_context(|| format!("`{text}` is no address of a network"))
 }
 
@@ -170,7 +169,6 @@ fn parse_port(text: &str) -> Result<(u16, u16)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::Ipv4Addr;
 
     fn parse(words: &str) -> Result<Args, String> {
         Args::parse(words.split_whitespace().map(OsString::from)).map_err(|error| error.to_string())

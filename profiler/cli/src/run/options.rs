@@ -190,11 +190,15 @@ pub(super) fn parse_ip6(text: &str) -> Result<String, String> {
 }
 
 fn is_network<A: FromStr>(text: &str, bits_max: u8) -> bool {
+    network_in::<A>(text, bits_max).is_some()
+}
+
+/// Address, bits of the prefix and gateway of `ADDRESS/PREFIX[,GATEWAY]`.
+pub fn network_in<A: FromStr>(text: &str, bits_max: u8) -> Option<(A, u8, Option<A>)> {
     let (network, gateway) = text.split_once(',').map_or((text, None), |(network, gateway)| (network, Some(gateway)));
-    let is_address = |text: &str| text.parse::<A>().is_ok();
-    let is_prefix = |text: &str| text.parse::<u8>().is_ok_and(|bits| bits <= bits_max);
-    let is_good = network.split_once('/').is_some_and(|(address, prefix)| is_address(address) && is_prefix(prefix));
-    is_good && gateway.is_none_or(is_address)
+    let (address, prefix_bits) = network.split_once('/')?;
+    let prefix_bits = prefix_bits.parse().ok().filter(|bits| *bits <= bits_max)?;
+    Some((address.parse().ok()?, prefix_bits, gateway.map(str::parse).transpose().ok()?))
 }
 
 pub(super) fn parse_network(text: &str) -> Result<Network, String> {

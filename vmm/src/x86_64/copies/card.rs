@@ -2,11 +2,11 @@
 
 use std::net::Ipv4Addr;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use glass_formats::Generation;
-use rustix::rand::{GetRandomFlags, getrandom};
 use vm_memory::{Bytes as _, GuestAddress, GuestMemoryMmap};
 
+use super::fill_random;
 use crate::x86_64::snapshot::GENERATION;
 use crate::{CopyAddress, TapCopies};
 
@@ -26,8 +26,7 @@ impl CopyCard {
     pub fn of(copies: &TapCopies, index: u16) -> Result<CopyCard> {
         let CopyAddress::From { first, prefix_bits, gateway } = copies.address else {
             let mut mac = [LOCAL; 6];
-            let count = getrandom(&mut mac[1..], GetRandomFlags::empty()).context("there is no randomness")?;
-            ensure!(count == mac.len() - 1, "there is no randomness");
+            fill_random(&mut mac[1..])?;
             return Ok(CopyCard { mac, address: 0, gateway: 0 });
         };
         let address = address_of(first, prefix_bits, index)?;

@@ -50,9 +50,12 @@ pub fn run_copies(copies: &Copies) -> Result<()> {
     let cannot = || format!("cannot continue the VM of {}", copies.snapshot.display());
     let has_card = snapshot.state.devices.iter().any(|device| device.id == Card::<User>::ID);
     match &copies.network {
-        CopyNetwork::User(UserNetwork { ports }) => {
+        CopyNetwork::User(first) => {
+            let ports = &first.ports;
             ensure!(has_card || ports.is_empty(), "the VM of the snapshot has no network, to which a port could lead");
             ensure!(!ports.is_empty() || !copies.on_demand, "copies on demand start by their clients: give --port");
+            // All are possible, or none starts.
+            (0..copies.count).try_for_each(|index| user_network(first, index).map(drop))?;
         }
         CopyNetwork::Tap(tap) => {
             ensure!(has_card, "the VM of the snapshot has no network: leave out --net");
@@ -64,7 +67,6 @@ pub fn run_copies(copies: &Copies) -> Result<()> {
                 copies.count == 1 || tap.name.contains(NUMBER),
                 "copies need a TAP device each: write {NUMBER} in its name, for the copy's number"
             );
-            // All are possible, or none starts.
             (0..copies.count).try_for_each(|index| CopyCard::of(tap, index).map(drop))?;
         }
     }
@@ -109,8 +111,8 @@ pub fn run_copies(copies: &Copies) -> Result<()> {
     process::exit(Processes::start(&template)?.watch()?)
 }
 
-/// The ports of copy number `index`.
-fn ports_of(ports: &[(u16, u16)], index: u16) -> Result<Vec<(u16, u16)>> {
+/// The user network of copy number `index`, of which that of the first one is given: its host's ports are further by as much.
+fn user_network(first: &UserNetwork, index: u16) -> Result<UserNetwork> {
     let of = |(host, guest): &(u16, u16)| {
         let port = host.checked_add(index);
         Ok((
@@ -118,7 +120,7 @@ fn ports_of(ports: &[(u16, u16)], index: u16) -> Result<Vec<(u16, u16)>> {
             *guest,
         ))
     };
-    ports.iter().map(of).collect()
+    first.ports.iter().map(of).collect::<Result<_>>().map(|ports| UserNetwork { ports })
 }
 
 /// RAM as it was, of which each process of this one has its own.
@@ -154,20 +156,12 @@ struct Template<'a> {
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Template<'_> {
-    /// The user network of copy number `index`.
-    fn network(&self, index: u16) -> Result<UserNetwork> {
-        match &self.copies.network {
-            CopyNetwork::User(UserNetwork { ports }) => Ok(UserNetwork { ports: ports_of(ports, index)? }),
-            CopyNetwork::Tap(_) => Ok(UserNetwork::default()),
-        }
-    }
-
     /// Becomes copy number `index`. `listeners` are those of its network, if they are there already.
     fn run(&self, index: u16, listeners: Option<Listeners>) -> Result<Infallible> {
         let state = &self.snapshot.state;
         let (network, card) = match &self.copies.network {
             _ if !self.has_card => (Network::None, None),
-            CopyNetwork::User(_) => (Network::User(self.network(index)?), None),
+            CopyNetwork::User(first) => (Network::User(user_network(first, index)?), None),
             CopyNetwork::Tap(tap) => (Network::Tap(disk::name(&tap.name, index)), Some(CopyCard::of(tap, index)?)),
         };
         let mac = card.map_or(self.copies.mac, |card| card.mac);
@@ -262,14 +256,19 @@ fn wait_for_end_of_threads() -> Result<()> {
     Ok(())
 }
 
+/// Fills `bytes` with random numbers of the host.
+fn fill_random(bytes: &mut [u8]) -> Result<()> {
+    let count = getrandom(&mut *bytes, GetRandomFlags::empty()).context("there is no randomness")?;
+    ensure!(count == bytes.len(), "there is no randomness");
+    Ok(())
+}
+
 /// Gives a copy its number and its randomness, which it takes note of first.
 fn begin_generation(memory: &GuestMemoryMmap) -> Result<()> {
     let mut seed = [0; 32];
     let mut number = [0; 8];
-    for bytes in [&mut seed[..], &mut number] {
-        let count = getrandom(&mut *bytes, GetRandomFlags::empty()).context("there is no randomness")?;
-        ensure!(count == bytes.len(), "there is no randomness");
-    }
+    fill_random(&mut seed)?;
+    fill_random(&mut number)?;
     memory.write_slice(&seed, GuestAddress(GENERATION + Generation::SEED))?;
     let number = u64::from_le_bytes(number).max(1);
     memory.write_obj(number.to_le(), GuestAddress(GENERATION + Generation::NUMBER))?;

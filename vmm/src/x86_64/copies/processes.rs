@@ -15,7 +15,8 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitOptions, getppid, pidfd_open, set_parent_process_death_signal, waitpid,
 };
 
-use super::Template;
+use super::{Template, user_network};
+use crate::CopyNetwork;
 use crate::x86_64::sys;
 
 /// The byte on the console that requests the end of a service: a terminal's Ctrl-C.
@@ -45,10 +46,11 @@ impl<'a> Processes<'a> {
     pub fn start(template: &'a Template<'a>) -> Result<Processes<'a>> {
         let mut processes = Processes { template, copies: Vec::new(), status: SUCCESS };
         for index in 0..template.copies.count {
-            let copy = if template.copies.on_demand {
-                Copy::Waiting(template.network(index)?.listen()?)
-            } else {
-                Copy::Running(processes.fork(index, None)?)
+            let copy = match &template.copies.network {
+                CopyNetwork::User(first) if template.copies.on_demand => {
+                    Copy::Waiting(user_network(first, index)?.listen()?)
+                }
+                CopyNetwork::User(_) | CopyNetwork::Tap(_) => Copy::Running(processes.fork(index, None)?),
             };
             processes.copies.push(copy);
         }
