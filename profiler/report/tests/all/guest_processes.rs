@@ -82,9 +82,13 @@ fn a_row_of_a_process_or_a_thread_selects_its_samples() {
     browser.prefer("dark");
     browser.click("#threads-tab");
     picture(&mut browser, "threads-dark");
-    // The address has the choice.
+    // The address has the choice, some time after it was made.
+    browser.wait_for("location.hash === '#tracks=4.5&table=threads'");
     let hash = browser.eval("location.hash");
-    browser.show_at(&glass_profiler_report::html(&profile()), hash.as_str().unwrap());
+    browser.assert_quiet();
+    let Some(mut browser) = Browser::open_at(&glass_profiler_report::html(&profile()), hash.as_str().unwrap()) else {
+        return;
+    };
     assert_eq!(browser.eval("document.querySelectorAll('#threads tr.selected').length"), json!(1));
     assert_eq!(function(&mut browser, "start_thread"), Some((0, 30)));
     // A second click counts all again; a vCPU is all of its threads.
