@@ -74,6 +74,8 @@ pub struct Cost {
     /// Samples that were expected, and lost.
     pub samples_expected: u64,
     pub samples_lost: u64,
+    /// CPU time of the recorder while it sampled; 0 if it is not known.
+    pub sampling_cpu_ns: u64,
     /// Pauses of vCPUs.
     pub pause: Pauses,
 }

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod budget;
 mod config;
 mod glass;
 mod metrics;

@@ -11,6 +11,7 @@ use glass_profiler_core::names::safe_chars;
 use glass_profiler_core::remarks::{PAUSED, STARTED_AGAIN};
 use glass_profiler_guests::find::{self, Vm, started};
 
+use crate::budget::{self, Limits, Plan, Price};
 use crate::config::Config;
 use crate::glass::{Glass, Info, Wanted, last_line};
 use crate::segments::{Segment, safe_name};
@@ -32,12 +33,17 @@ const OVERTIME: Duration = Duration::from_secs(30);
 /// How long a VM whose recorder has failed is left alone: at first, and at most.
 const PATIENCE_MIN: Duration = Duration::from_secs(2);
 const PATIENCE_MAX: Duration = Duration::from_secs(60);
-/// Below this part of the permitted CPU time a rate that was lowered doubles again.
-const CALM: f64 = 0.25;
-/// The same for the permitted pressure.
+/// Below this part of the permitted pressure a rate that was lowered doubles again.
 const RELIEF: f64 = 0.75;
-/// Recordings are at most so many times as long as the configuration has them.
-const STRETCH_MAX: u32 = 4;
+/// A VM sleeps if code ran in at most one of so many samples of its last recording.
+const ASLEEP_PART: u64 = 100;
+/// How often a VM that slept is looked at, and the part of that time for which it has to run to be awake.
+const WAKE_PERIOD: Duration = Duration::from_secs(3);
+const AWAKE_PART: u32 = 10;
+/// A rate changes only by more than this part, or to that of the configuration.
+const RATE_PART: u32 = 4;
+/// Recordings are shorter than this only if the VM ends, and show no price.
+const PRICED_MIN: Duration = Duration::from_secs(1);
 /// The unit of times in `/proc/PID/stat` (proc(5)), the same on each machine (`USER_HZ`).
 const TICK: Duration = Duration::from_millis(10);
 /// A VMM uses no more CPU time than this, in ticks, while its VM is paused.
@@ -71,6 +77,8 @@ struct Recorder {
     limit: Duration,
     /// [`cpu_ticks`] of its VM when it was started.
     ticks: u64,
+    /// If its recording is to be longer because the VM sleeps: when it was looked at last, and its ticks then.
+    looked: Option<(Instant, u64)>,
 }
 
 /// A VM.
@@ -80,8 +88,12 @@ struct Watched {
     rate_hz: u32,
     /// How many times as long as others its recordings are.
     stretch: u32,
-    /// What its recorder took of a CPU in the last whole recording, in percent.
-    cpu_percent: f64,
+    /// No higher rate, on a host that has too much to do.
+    rate_max_hz: u32,
+    /// What its last recording has cost.
+    price: Option<Price>,
+    /// It slept nearly all the time of its last recording.
+    is_asleep: bool,
     recorder: Option<Recorder>,
     /// When the last recording ended, or the VM was first seen.
     free_since: Instant,
@@ -97,12 +109,12 @@ struct Watched {
 }
 
 /// What all VMs of the host may take, and do.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Host {
     cpus: usize,
-    /// Other VMs, and what their recorders took of a CPU together, in percent.
-    others: usize,
-    others_percent: f64,
+    /// The number of VMs, and the prices of others that are known.
+    vms: usize,
+    others: Vec<Price>,
     /// See [`pressure_percent`].
     pressure: f64,
 }
@@ -223,10 +235,10 @@ impl Watch {
     }
 
     /// The host of a VM.
-    fn host_without(&self, key: (u32, u64)) -> Host {
+    fn host_of(&self, key: (u32, u64)) -> Host {
         let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let others = || self.vms.iter().filter(|(other, _)| **other != key).map(|(_, watched)| watched.cpu_percent);
-        Host { cpus, others: others().count(), others_percent: others().sum(), pressure: pressure_percent() }
+        let others = self.vms.iter().filter(|(other, _)| **other != key).filter_map(|(_, watched)| watched.price);
+        Host { cpus, vms: self.vms.len(), others: others.collect(), pressure: pressure_percent() }
     }
 
     /// What became of a VM's recorder; starts the next one.
@@ -236,6 +248,9 @@ impl Watch {
         if let Some(recorder) = &mut watched.recorder {
             if recorder.since.elapsed() > recorder.limit {
                 let _ = recorder.child.kill();
+            }
+            if recorder.has_woken(key.0, config.segment()) {
+                interrupt(&recorder.child);
             }
             let before = ticks_of_children();
             let status = match recorder.child.try_wait() {
@@ -290,9 +305,9 @@ impl Watch {
             }
         }
         if let Some(Finished { info, cpu, .. }) = &finished {
-            let host = self.host_without(key);
+            let host = self.host_of(key);
             let watched = self.vms.get_mut(&key)?;
-            watched.adapt((info.duration_ns, *cpu), config, host, state);
+            watched.adapt(info, *cpu, config, &host, state);
             watched.report_changes(key.0, info, state);
         }
         let watched = self.vms.get_mut(&key)?;
@@ -304,6 +319,7 @@ impl Watch {
                 (self.work.join(format!("{}.pftrace", self.number)), self.work.join(format!("{}.log", self.number)));
             self.number += 1;
             let time = match watched.is_recorded {
+                true if watched.is_asleep => config.segment() * watched.stretch.max(budget::STRETCH_IDLE),
                 true => config.segment() * watched.stretch,
                 false => config.segment().min(FIRST + Duration::from_secs(u64::from(key.0 % FIRST_SPREAD))),
             };
@@ -311,8 +327,9 @@ impl Watch {
                 Wanted { rate_hz: watched.rate_hz, time, names: config.process_names, spans: config.wants_spans() };
             match self.glass.record(key.0, &wanted, (&file, &log)) {
                 Ok(child) => {
-                    let (since, limit) = (Instant::now(), time + OVERTIME);
-                    watched.recorder = Some(Recorder { child, file, log, since, limit, ticks: cpu_ticks(key.0) });
+                    let (since, limit, ticks) = (Instant::now(), time + OVERTIME, cpu_ticks(key.0));
+                    let looked = (watched.is_recorded && watched.is_asleep).then_some((since, ticks));
+                    watched.recorder = Some(Recorder { child, file, log, since, limit, ticks, looked });
                     watched.still = None;
                 }
                 Err(error) => {
@@ -325,6 +342,21 @@ impl Watch {
     }
 }
 
+impl Recorder {
+    /// Whether the VM, which slept, works, and the recording is as long as that of others. True once.
+    fn has_woken(&mut self, pid: u32, segment: Duration) -> bool {
+        let Some((looked, before)) = self.looked else { return false };
+        if looked.elapsed() < WAKE_PERIOD {
+            return false;
+        }
+        let ticks = cpu_ticks(pid);
+        let ran = TICK * ticks.saturating_sub(before).min(u64::from(u32::MAX)) as u32;
+        let has_woken = self.since.elapsed() >= segment && ran * AWAKE_PART > looked.elapsed();
+        self.looked = (!has_woken).then_some((Instant::now(), ticks));
+        has_woken
+    }
+}
+
 impl Watched {
     /// One that was found now.
     fn new(name: String, rate_hz: u32, now: Instant) -> Watched {
@@ -332,7 +364,9 @@ impl Watched {
             name,
             rate_hz,
             stretch: 1,
-            cpu_percent: 0.0,
+            rate_max_hz: rate_hz,
+            price: None,
+            is_asleep: false,
             recorder: None,
             free_since: now,
             next: now,
@@ -358,44 +392,53 @@ impl Watched {
         self.was_paused = starts_with(PAUSED).is_some();
     }
 
-    /// Where all recorders together cost too much, those that cost at least as much as the average sample less often, and attach less often, in longer
-    /// recordings; on a host that has too much to do all sample less often. Until they cost little and the host has time.
-    fn adapt(&mut self, (duration_ns, cpu): (u64, Duration), config: &Config, host: Host, state: &State) {
-        // Of a short one attaching is the most.
-        if u128::from(duration_ns) * 2 < config.segment().as_nanos() {
+    /// How it is recorded from now on: where all recorders together would cost too much, less often, and in longer recordings; on a host that has too
+    /// much to do, less often.
+    fn adapt(&mut self, info: &Info, cpu: Duration, config: &Config, host: &Host, state: &State) {
+        let seconds = Duration::from_nanos(info.duration_ns).as_secs_f64();
+        self.is_asleep = info.busy() * ASLEEP_PART <= info.cost.samples_expected;
+        if info.duration_ns >= PRICED_MIN.as_nanos() as u64 {
+            let sampling = Duration::from_nanos(info.cost.sampling_cpu_ns).min(cpu);
+            let fixed_s = (cpu - sampling).as_secs_f64();
+            self.price = Some(Price { fixed_s, sampling_s: sampling.as_secs_f64() / seconds, rate_hz: self.rate_hz });
+        }
+        let pressure_max = f64::from(config.pressure_percent_max);
+        let is_pressed = host.pressure > pressure_max;
+        if is_pressed {
+            self.rate_max_hz = (self.rate_hz / 2).max(1);
+        } else if host.pressure < pressure_max * RELIEF {
+            self.rate_max_hz = (self.rate_max_hz * 2).min(config.rate_hz);
+        }
+        let percent = config.cpu_percent_max * host.cpus as f64;
+        let limits = Limits { percent, rate_hz: config.rate_hz, seconds: config.segment().as_secs_f64() };
+        let prices: Vec<Price> = host.others.iter().copied().chain(self.price).collect();
+        let plan = match &self.price {
+            Some(price) => budget::plan(price, &prices, host.vms, &limits),
+            None => Plan { rate_hz: config.rate_hz, stretch: self.stretch },
+        };
+        let (rate_hz, stretch) = (plan.rate_hz.min(self.rate_max_hz), plan.stretch);
+        let is_full = rate_hz == config.rate_hz && rate_hz > self.rate_hz;
+        let is_other = rate_hz.abs_diff(self.rate_hz) * RATE_PART > self.rate_hz.min(rate_hz);
+        if !is_full && !is_other && stretch == self.stretch {
             return;
         }
-        self.cpu_percent = cpu.as_nanos() as f64 * 100.0 / (duration_ns.max(1) as f64);
-        let permitted = config.cpu_percent_max * host.cpus as f64;
-        let (pressure, pressure_max) = (host.pressure, f64::from(config.pressure_percent_max));
-        let all = host.others_percent + self.cpu_percent;
-        let costs_too_much = all > permitted && self.cpu_percent * (host.others + 1) as f64 >= all;
-        let before = (self.rate_hz, self.stretch);
-        if costs_too_much || pressure > pressure_max {
-            self.rate_hz = (self.rate_hz / 2).max(1);
-        } else if all < permitted * CALM && pressure < pressure_max * RELIEF {
-            self.rate_hz = (self.rate_hz * 2).min(config.rate_hz);
-            self.stretch = (self.stretch / 2).max(1);
-        }
-        if costs_too_much {
-            self.stretch = (self.stretch * 2).min(STRETCH_MAX);
-        }
-        if (self.rate_hz, self.stretch) != before {
-            let reason = match costs_too_much || pressure <= pressure_max {
-                true => format!("all recorders took {all:.1} % of a CPU, {permitted} are permitted"),
-                false => {
-                    format!(
-                        "tasks of this host waited for a CPU {pressure:.0} % of the time, {pressure_max} are permitted"
-                    )
-                }
-            };
-            let (hz, seconds) = (self.rate_hz, (config.segment() * self.stretch).as_secs());
-            let (hz_before, seconds_before) = (before.0, (config.segment() * before.1).as_secs());
-            state.remark(&format!(
-                "{} is sampled at {hz} Hz in recordings of {seconds} s, instead of {hz_before} Hz and {seconds_before} s: {reason}",
-                self.name
-            ));
-        }
+        let (hz_before, seconds_before) = (self.rate_hz, (config.segment() * self.stretch).as_secs());
+        (self.rate_hz, self.stretch) = (rate_hz, stretch);
+        let reason = match is_pressed && rate_hz < plan.rate_hz.min(hz_before) {
+            true => format!(
+                "tasks of this host waited for a CPU {:.0} % of the time, {pressure_max} are permitted",
+                host.pressure
+            ),
+            false => format!(
+                "all recorders as configured would take {:.1} % of a CPU, {percent} are permitted",
+                budget::wanted(&prices, &limits)
+            ),
+        };
+        let seconds = (config.segment() * stretch).as_secs();
+        state.remark(&format!(
+            "{} is sampled at {rate_hz} Hz in recordings of {seconds} s, instead of {hz_before} Hz and {seconds_before} s: {reason}",
+            self.name
+        ));
     }
 }
 
@@ -454,7 +497,7 @@ mod tests {
             duration_ns: seconds * 1_000_000_000,
             start_unix_ns: 0,
             samples: 0,
-            cost: Cost { samples_expected: 0, samples_lost: 0, pause: Pauses { sum_ns: 0 } },
+            cost: Cost { samples_expected: 0, samples_lost: 0, sampling_cpu_ns: 0, pause: Pauses { sum_ns: 0 } },
             tracks: Vec::new(),
             trace: Traced { spans: 0 },
             warnings: Vec::new(),
@@ -462,33 +505,85 @@ mod tests {
     }
 
     #[test]
-    fn a_recorder_that_costs_too_much_and_a_busy_host_are_sampled_less_and_it_is_said() {
+    fn recorders_that_cost_too_much_and_a_busy_host_are_sampled_less_and_it_is_said() {
         let (config, state) = (Config::default(), State::default());
         let (mut watched, stretches) = (watched(), Cell::new(0));
-        // Of two CPUs.
-        let mut after = |(cpu_percent, others_percent): (u64, f64), seconds, pressure| {
-            let host = Host { cpus: 2, others: 3, others_percent, pressure };
-            let cpu = Duration::from_secs(seconds * cpu_percent) / 100;
-            watched.adapt((seconds * 1_000_000_000, cpu), &config, host, &state);
+        // Of two CPUs, 3 % of one of them. All of the price is for sampling at 19 Hz, whatever the rate.
+        let other = Price { fixed_s: 0.0, sampling_s: 0.005, rate_hz: 19 };
+        let mut after = |percent: u64, others: usize, pressure| {
+            let host = Host { cpus: 2, vms: others + 1, others: vec![other; others], pressure };
+            let mut info = info(60);
+            let rate = (f64::from(watched.rate_hz) / 19.0).powf(0.8);
+            info.cost.sampling_cpu_ns = (60.0 * rate * percent as f64 * 1e7) as u64;
+            watched.adapt(&info, Duration::from_nanos(info.cost.sampling_cpu_ns), &config, &host, &state);
             let said = std::mem::take(&mut state.lock().remarks).pop().map(|(_, text)| text);
             stretches.set(watched.stretch);
             (watched.rate_hz, said.unwrap_or_default())
         };
-        assert_eq!(after((2, 0.0), 60, 0.0), (19, String::new()));
-        assert_eq!(after((99, 0.0), 5, 0.0), (19, String::new()), "of a short one attaching is the most");
-        assert_eq!(after((2, 20.0), 60, 0.0), (19, String::new()), "others cost more than the average");
-        let (rate_hz, said) = after((2, 1.5), 60, 0.0);
-        assert!(rate_hz == 9 && said.contains("all recorders took 3.5 % of a CPU, 3 are permitted"), "{said}");
-        assert!(said.contains("at 9 Hz in recordings of 120 s, instead of 19 Hz and 60 s"), "{said}");
-        let (rate_hz, said) = after((0, 0.0), 120, 91.0);
-        assert!(stretches.get() == 2, "a longer recording is no help to a busy host");
-        assert!(rate_hz == 4 && said.contains("waited for a CPU 91 % of the time, 90 are permitted"), "{said}");
-        assert_eq!([0; 3].map(|_| after((9, 0.0), 60, 0.0).0), [2, 1, 1]);
-        assert_eq!(after((0, 0.0), 60, 70.0), (1, String::new()), "the host has not calmed down");
-        assert_eq!(after((0, 1.0), 60, 0.0), (1, String::new()), "the others have not calmed down");
-        assert_eq!(stretches.get(), STRETCH_MAX);
-        assert_eq!([0; 6].map(|percent| after((percent, 0.0), 60, 10.0).0), [2, 4, 8, 16, 19, 19]);
+        assert_eq!(after(2, 0, 0.0), (19, String::new()));
+        assert_eq!(after(1, 2, 0.0), (19, String::new()));
+        let (rate_hz, said) = after(2, 3, 0.0);
+        assert!((5..15).contains(&rate_hz) && said.contains("would take 3.5 % of a CPU, 3 are permitted"), "{said}");
+        assert!(said.contains(&format!("at {rate_hz} Hz in recordings of 60 s, instead of 19 Hz and 60 s")), "{said}");
+        assert_eq!(after(2, 3, 0.0), (rate_hz, String::new()), "it is as it was planned");
+        let (lower_hz, said) = after(2, 3, 91.0);
+        assert!(
+            lower_hz == rate_hz / 2 && said.contains("waited for a CPU 91 % of the time, 90 are permitted"),
+            "{said}"
+        );
+        assert_eq!(after(2, 3, 70.0), (lower_hz, String::new()), "the host has not calmed down");
+        assert_eq!([0; 4].map(|_| after(1, 0, 10.0).0).last(), Some(&19));
+        assert_eq!(after(900, 3, 0.0).0, 1);
         assert_eq!(stretches.get(), 1);
+    }
+
+    #[test]
+    fn attaching_that_costs_too_much_makes_recordings_longer() {
+        let (config, state) = (Config::default(), State::default());
+        let mut watched = watched();
+        let host = Host { cpus: 2, vms: 1, others: Vec::new(), pressure: 0.0 };
+        watched.adapt(&info(60), Duration::from_secs(6), &config, &host, &state);
+        assert_eq!((watched.rate_hz, watched.stretch), (1, 4));
+        let said = state.lock().remarks.pop().map(|(_, text)| text).unwrap_or_default();
+        assert!(said.contains("at 1 Hz in recordings of 240 s, instead of 19 Hz and 60 s"), "{said}");
+        // One that has ended at once shows nothing.
+        watched.adapt(&info(0), Duration::from_secs(1), &config, &host, &state);
+        assert_eq!((watched.rate_hz, watched.stretch), (1, 4));
+        watched.adapt(&info(240), Duration::from_millis(100), &config, &host, &state);
+        assert_eq!((watched.rate_hz, watched.stretch), (19, 1));
+    }
+
+    #[test]
+    fn a_recording_of_a_vm_that_slept_ends_when_it_works() {
+        let pid = std::process::id();
+        let child = std::process::Command::new("true").spawn().unwrap();
+        let begun = Instant::now();
+        let ago = |time: Duration| begun.checked_sub(time).unwrap();
+        let mut recorder = Recorder {
+            child,
+            file: PathBuf::new(),
+            log: PathBuf::new(),
+            since: ago(Duration::from_secs(70)),
+            limit: OVERTIME,
+            ticks: 0,
+            looked: None,
+        };
+        let segment = Duration::from_secs(60);
+        assert!(!recorder.has_woken(pid, segment), "it is as long as it is to be");
+        let ran = u64::MAX;
+        recorder.looked = Some((ago(WAKE_PERIOD), ran));
+        assert!(!recorder.has_woken(pid, segment), "it did nothing");
+        let before = cpu_ticks(pid);
+        while cpu_ticks(pid) <= before + TICKS_STILL {
+            assert!(begun.elapsed() < Duration::from_secs(30));
+        }
+        recorder.looked = Some((ago(WAKE_PERIOD), before));
+        assert!(!recorder.has_woken(pid, segment), "it did little");
+        recorder.looked = Some((ago(WAKE_PERIOD / 300), before));
+        assert!(!recorder.has_woken(pid, segment), "it was looked at just now");
+        recorder.looked = Some((ago(WAKE_PERIOD), 0));
+        assert!(!recorder.has_woken(pid, segment * 2), "its recording is short as yet");
+        recorder.child.wait().unwrap();
     }
 
     #[test]

@@ -227,7 +227,7 @@ fn to_json(file: &str, file_bytes: u64, recording: &Recording) -> Value {
                 "not_stopped": cost.losses.not_stopped, "queue_full": cost.losses.queue_full,
                 "maps": cost.losses.maps, "forks": cost.losses.forks, "unknown": cost.losses.unknown,
             },
-            "stacks_broken": cost.stacks_broken, "profiler_cpu_ns": cost.profiler_cpu_ns,
+            "stacks_broken": cost.stacks_broken, "profiler_cpu_ns": cost.profiler_cpu_ns, "sampling_cpu_ns": cost.sampling_cpu_ns,
             "pause": {
                 "count": cost.pause.count, "median_ns": cost.pause.median_ns, "p99_ns": cost.pause.p99_ns,
                 "max_ns": cost.pause.max_ns, "sum_ns": cost.pause.sum_ns,

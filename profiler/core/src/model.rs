@@ -125,6 +125,8 @@ pub struct Cost {
     pub pause: Distribution,
     /// CPU time of the recording process, user and system.
     pub profiler_cpu_ns: u64,
+    /// The part of it while samples were taken; the rest is for attaching, and for names at the end. 0 if it is not known.
+    pub sampling_cpu_ns: u64,
 }
 
 /// Losses by kind. The first five are expected samples, and their sum is [`Cost::samples_lost`] in recordings from version 3 on; the

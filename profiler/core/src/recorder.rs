@@ -85,6 +85,8 @@ pub struct Recorder<W> {
     stacks: u64,
     first_ns: u64,
     last_ns: u64,
+    /// The CPU time until the first [`checkpoint`](Recorder::checkpoint).
+    attached_cpu_ns: Option<u64>,
 }
 
 impl<W: Write> Recorder<W> {
@@ -109,6 +111,7 @@ impl<W: Write> Recorder<W> {
             stacks: 0,
             first_ns: clocks.monotonic_ns,
             last_ns: clocks.monotonic_ns,
+            attached_cpu_ns: None,
         })
     }
 
@@ -329,13 +332,16 @@ impl<W: Write> Recorder<W> {
             losses,
             stacks_broken: progress.stacks_broken,
             pause: progress.pause,
+            sampling_cpu_ns: cost.profiler_cpu_ns.saturating_sub(self.attached_cpu_ns.unwrap_or(cost.profiler_cpu_ns)),
             ..cost.clone()
         }
     }
 
     /// Writes the cost so far, for a recording that may be cut, and flushes to the system.
     /// Of `cost` the recorder uses the losses, the late samples and the CPU time: the rest it counts itself.
+    /// The CPU time of the first one is what attaching took.
     pub fn checkpoint(&mut self, cost: &Cost) -> io::Result<()> {
+        self.attached_cpu_ns.get_or_insert(cost.profiler_cpu_ns);
         let cost = self.complete_cost(cost);
         self.writer.cost(&cost, self.last_ns - self.first_ns, false)
     }

@@ -159,7 +159,8 @@ impl<T: Send + 'static> Running<'_, T> {
     /// Collects until `duration` is over, the guest or the sink ends, or `watch` wishes it: that is called ten times a
     /// second, unless it is [`unwatched`](Running::unwatched). Then the guest runs without us.
     pub fn run(mut self, duration: Option<Duration>, mut watch: impl FnMut(&Status) -> Wish) -> Ended<T> {
-        let mut checkpoint = Instant::now();
+        // The first one is soon, and has what attaching took.
+        let mut checkpoint: Option<Instant> = None;
         let end = loop {
             let left = duration.map(|duration| duration.saturating_sub(self.begun.elapsed()));
             if self.feed.has_failed() {
@@ -171,13 +172,14 @@ impl<T: Send + 'static> Running<'_, T> {
             if left.is_some_and(|left| left.is_zero()) {
                 break End::Duration;
             }
-            match self.collect(left.map_or(self.pace.round, |left| left.min(self.pace.round))) {
+            let round = if checkpoint.is_none() { WATCHED.round } else { self.pace.round };
+            match self.collect(left.map_or(round, |left| left.min(round))) {
                 Ok(Flow::More) => {}
                 Ok(Flow::Ended) => break End::GuestEnded,
                 Err(error) => break End::Failed(error),
             }
-            if checkpoint.elapsed() >= self.pace.checkpoints {
-                checkpoint = Instant::now();
+            if checkpoint.is_none_or(|last| last.elapsed() >= self.pace.checkpoints) {
+                checkpoint = Some(Instant::now());
                 self.feed.checkpoint(self.counts());
             }
         };

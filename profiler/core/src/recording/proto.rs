@@ -477,6 +477,8 @@ pub(crate) struct Cost {
     pub complete: Option<bool>,
     #[prost(message, optional, tag = "10")]
     pub losses: Option<Losses>,
+    #[prost(uint64, optional, tag = "11")]
+    pub sampling_cpu_ns: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -217,6 +217,7 @@ impl Collected {
                 },
                 losses: super::processes::losses(cost.losses.as_ref()),
                 profiler_cpu_ns: cost.profiler_cpu_ns.unwrap_or(0),
+                sampling_cpu_ns: cost.sampling_cpu_ns.unwrap_or(0),
             };
             self.recording.profile.origin.duration_ns = cost.duration_ns.unwrap_or(0);
             self.recording.is_complete = cost.complete.unwrap_or(false);

@@ -612,6 +612,7 @@ impl<W: Write> Writer<W> {
             pause: Some(pause),
             complete: Some(complete),
             losses: (cost.losses != Losses::default()).then(|| losses(&cost.losses)),
+            sampling_cpu_ns: (cost.sampling_cpu_ns > 0).then_some(cost.sampling_cpu_ns),
         };
         self.glass(proto::Glass { cost: Some(cost), ..Default::default() })?;
         self.output.flush()

@@ -76,6 +76,7 @@ fn example() -> (Vec<u8>, Cost) {
         stacks_broken: 1,
         pause: Distribution { count: 2, median_ns: 60_000, p99_ns: 80_000, max_ns: 80_000, sum_ns: 140_000 },
         profiler_cpu_ns: 12,
+        sampling_cpu_ns: 7,
     };
     writer.cost(&cost, 4_500, true).unwrap();
     (writer.into_inner(), cost)
@@ -251,9 +252,15 @@ fn names_of_a_killed_recorder_come_from_the_file_while_it_is_the_same() {
         }
         recorder
     };
-    let finished = record().finish(&Cost::default(), 9_000, &mut Disk, || 5).unwrap();
+    let mut recorder = record();
+    // Attaching took 2 ns, sampling 1, and the names 2.
+    let after = |profiler_cpu_ns| Cost { profiler_cpu_ns, ..Cost::default() };
+    recorder.checkpoint(&after(2)).unwrap();
+    recorder.checkpoint(&after(2)).unwrap();
+    let finished = recorder.finish(&after(3), 9_000, &mut Disk, || 5).unwrap();
     let (cost, whole) = (finished.0, finished.1);
-    assert_eq!((cost.samples_taken, cost.stacks_broken, cost.profiler_cpu_ns), (1, 1, 5));
+    assert_eq!((cost.samples_taken, cost.stacks_broken), (1, 1));
+    assert_eq!((cost.profiler_cpu_ns, cost.sampling_cpu_ns), (5, 1));
     let profile = read(&whole, &mut NoFiles).unwrap();
     assert_eq!(names(&profile, 0)[0], "outer");
 

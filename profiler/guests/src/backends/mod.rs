@@ -16,6 +16,7 @@ pub mod paced;
 pub mod page_faults;
 pub mod process;
 pub mod remote;
+mod sleeper;
 mod thread_stat;
 pub mod xen;
 

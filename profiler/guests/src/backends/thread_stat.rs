@@ -1,4 +1,4 @@
-//! Where a thread of a VMM runs, by its line in `/proc`.
+//! Where a thread of a VMM runs, and for how long it has, by its files in `/proc`.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -35,6 +35,27 @@ impl ThreadStat {
     }
 }
 
+/// For how long a thread has waited for a CPU since its start. Reading it takes 1.4 us (2026-11-27).
+pub(super) fn waited_ns(schedule: &File) -> Option<u64> {
+    number(schedule, 1)
+}
+
+/// For how long a thread has run since its start.
+pub(super) fn ran_ns(schedule: &File) -> Option<u64> {
+    number(schedule, 0)
+}
+
+fn number(schedule: &File, index: usize) -> Option<u64> {
+    let mut bytes = [0; 128];
+    let count = schedule.read_at(&mut bytes, 0).ok()?;
+    parse(std::str::from_utf8(&bytes[..count]).ok()?, index)
+}
+
+/// A number in `/proc/PID/task/TID/schedstat` (`Documentation/scheduler/sched-stats.rst` of Linux).
+fn parse(text: &str, index: usize) -> Option<u64> {
+    text.split_ascii_whitespace().nth(index)?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,5 +70,15 @@ mod tests {
         assert_eq!(ThreadStat::parse("7 (a) S 1"), None);
         assert_eq!(ThreadStat::parse(""), None);
         assert!(ThreadStat::read(&File::open("/proc/thread-self/stat").unwrap()).unwrap().is_runnable);
+    }
+
+    #[test]
+    fn the_kernels_numbers() {
+        assert_eq!([0, 1].map(|index| parse("176755099 25218189 430\n", index)), [Some(176_755_099), Some(25_218_189)]);
+        for text in ["", "1", "1 x 3"] {
+            assert_eq!(parse(text, 1), None, "{text}");
+        }
+        let own = File::open("/proc/thread-self/schedstat").unwrap();
+        assert!(waited_ns(&own).is_some());
     }
 }

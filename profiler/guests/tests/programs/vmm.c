@@ -240,12 +240,13 @@ static void add_apics(void) {
     checked(ioctl(vm, KVM_ENABLE_CAP, &poll), "KVM_CAP_HALT_POLL");
 }
 
-// Sends a signal and waits until it has arrived, for a second at most.
+// Sends a signal and waits until it has arrived, for ten seconds at most: of two that wait at a time one arrives, and an overloaded host may not run a
+// vCPU for more than a second.
 static void send_one(void) {
     uint64_t before = status->received;
     __atomic_fetch_add(&status->sent, 1, __ATOMIC_SEQ_CST);
     syscall(SYS_tgkill, getpid(), vcpus[0].id, SIGUSR1);
-    for (int i = 0; i < 10000 && status->received == before; i++) usleep(100);
+    for (int i = 0; i < 100000 && status->received == before; i++) usleep(100);
     if (status->received == before) status->swallowed++;
 }
 

@@ -92,7 +92,18 @@ pub(crate) fn cards(profile: &Profile) -> Vec<Card> {
     let profiler = Card {
         name: "Profiler",
         headline: format!("{} of one core", percent(cost.profiler_cpu_ns, duration_ns)),
-        detail: format!("{} of CPU time while recording {}", duration(cost.profiler_cpu_ns), duration(duration_ns)),
+        detail: format!(
+            "{} of CPU time while recording {}{}",
+            duration(cost.profiler_cpu_ns),
+            duration(duration_ns),
+            match cost.sampling_cpu_ns {
+                0 => String::new(),
+                sampling_ns => format!(
+                    ", {} of it to attach and for names at the end",
+                    duration(cost.profiler_cpu_ns.saturating_sub(sampling_ns))
+                ),
+            }
+        ),
         high: exceeds(cost.profiler_cpu_ns, duration_ns, HIGH_CPU_PER_MILLE),
     };
     let samples = if profile.origin.has_page_faults() { faults } else { samples };

@@ -154,6 +154,7 @@ pub fn recording(samples: u64) -> Vec<u8> {
         stacks_broken: 1,
         pause: Distribution { count: samples, median_ns: 20_000, p99_ns: 80_000, max_ns: 90_000, sum_ns: 140_000 },
         profiler_cpu_ns: 12_000_000,
+        sampling_cpu_ns: 9_000_000,
     };
     writer.cost(&cost, samples * 333_333 + 50_000_000, true).unwrap();
     writer.into_inner()

@@ -24,6 +24,7 @@ use crate::arch::gdb::Layout;
 use crate::backends::Backend;
 use crate::backends::monitor::Monitor;
 use crate::backends::paced::Pacer;
+use crate::backends::sleeper::{QUIET_PART_EMULATED, Sleeper};
 use crate::error::GuestError;
 use crate::find::Vm;
 use crate::find::vcpus::choose_vcpus;
@@ -149,6 +150,7 @@ impl QemuVm {
             first: Vec::new(),
             states: Vec::new(),
             are_started: false,
+            sleeper: Sleeper::new(QUIET_PART_EMULATED),
             paused_samples: 0,
             left_behind: None,
             detached: false,

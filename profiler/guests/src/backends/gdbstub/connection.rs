@@ -93,6 +93,11 @@ impl Connection {
         self.freezer.as_ref().is_some_and(Freezer::are_idle)
     }
 
+    /// For how long the vCPUs have run, if that is known, see [`Freezer::ran_ns`].
+    pub(super) fn ran_ns(&self) -> Option<u64> {
+        self.freezer.as_ref().and_then(Freezer::ran_ns)
+    }
+
     /// An instruction of the block that a vCPU with these registers has executed last, if QEMU has shown it.
     pub(super) fn block_before(&mut self, registers: &Registers) -> Option<u64> {
         self.freezer.as_mut()?.block_before(registers)

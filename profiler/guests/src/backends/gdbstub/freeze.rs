@@ -27,6 +27,7 @@ use super::beside::Beside;
 use super::emulated::Emulated;
 use super::turn::{Act, Seen, Turn};
 use super::waits::{Call, HaltPlace, Word, parse_call};
+use crate::backends::thread_stat::ran_ns;
 use crate::error::GuestError;
 use crate::sys::{ChildSignals, Stop, Tracee, arch, monotonic_ns, read_process};
 
@@ -80,6 +81,8 @@ struct Thread {
     call: File,
     /// Reads its CPU.
     stat: File,
+    /// Reads for how long it has run.
+    schedule: Option<File>,
     halt: HaltPlace,
 }
 
@@ -89,8 +92,9 @@ impl Thread {
         // In a container its threads have other ids.
         let call = File::open(format!("/proc/{pid}/task/{id}/syscall"))?;
         let stat = File::open(format!("/proc/{pid}/task/{id}/stat"))?;
+        let schedule = File::open(format!("/proc/{pid}/task/{id}/schedstat")).ok();
         let (tracee, halt) = (Tracee::seize(id)?, HaltPlace::default());
-        Ok(Thread { id, tracee, state: State::Running, asked: false, call, stat, halt })
+        Ok(Thread { id, tracee, state: State::Running, asked: false, call, stat, schedule, halt })
     }
 
     /// Its system call.
@@ -532,6 +536,11 @@ impl Freezer {
     pub(super) fn are_idle(&self) -> bool {
         self.vcpus.iter().all(|vcpu| vcpu.state == State::Running && vcpu.halt.is_at(vcpu.doing()))
             && self.main.doing() == Call::Idle
+    }
+
+    /// For how long the threads of the vCPUs have run on a CPU in all; `None` if that is not known of all of them.
+    pub(super) fn ran_ns(&self) -> Option<u64> {
+        self.vcpus.iter().map(|vcpu| vcpu.schedule.as_ref().and_then(ran_ns)).sum()
     }
 
     /// Passes on what has happened to threads that run.

@@ -22,6 +22,7 @@ mod description;
 mod emulated;
 mod freeze;
 mod holding;
+mod idle;
 #[cfg(test)]
 mod model;
 mod stub;
@@ -39,6 +40,7 @@ use glass_profiler_core::remarks;
 
 use crate::arch::CoreState;
 use crate::backends::access::KnownVm;
+use crate::backends::sleeper::Sleeper;
 use crate::error::GuestError;
 use crate::files::OpenedFiles;
 use crate::find::Vm;
@@ -65,6 +67,7 @@ pub struct QemuVm {
     states: Vec<Option<CoreState>>,
     /// All vCPUs that are sampled had been started at the last stop.
     are_started: bool,
+    sleeper: Sleeper,
     /// Samples of a VM that did not run.
     paused_samples: u64,
     /// What could not be put back when it was detached from.
@@ -93,17 +96,6 @@ impl QemuVm {
             self.connect()?;
         }
         self.connected.as_mut().ok_or_else(|| client::protocol("is not connected to"))
-    }
-
-    /// Samples of a VM all of whose vCPUs sleep: it need not be stopped for them.
-    fn idle_samples(&mut self) -> Result<Option<Vec<RawSample>>, GuestError> {
-        let Some(connected) = self.connected.as_mut().filter(|_| self.plan.leaves_sleepers && self.are_started) else {
-            return Ok(None);
-        };
-        let time_ns = monotonic_ns();
-        let sample =
-            |vcpu: &usize| RawSample { track: *vcpu as u32, state: State::Idle, time_ns, ..RawSample::default() };
-        Ok(connected.stub.are_idle()?.then(|| connected.wanted.iter().map(sample).collect()))
     }
 
     /// Completes samples of a stop of this VM from `start_ns` on, which has just ended.
@@ -149,8 +141,8 @@ impl Guest for QemuVm {
     }
 
     fn sample(&mut self, _all: usize) -> Result<Attempt, GuestError> {
-        if let Some(samples) = self.idle_samples()? {
-            return Ok(Attempt::of(samples));
+        if let Some(asleep) = self.sample_asleep()? {
+            return Ok(asleep);
         }
         let plan = std::mem::take(&mut self.plan);
         let taken = self.connected().and_then(|connected| {
@@ -173,7 +165,8 @@ impl Guest for QemuVm {
     }
 
     fn rest(&mut self, until_ns: u64) -> Result<Option<(usize, Taken)>, GuestError> {
-        self.pass_until(until_ns).map(|()| None)
+        self.pass_until(until_ns)?;
+        Ok(self.look_at_sleep(until_ns == 0)?.map(|taken| (0, taken)))
     }
 
     fn remark(&self) -> Option<String> {

@@ -97,9 +97,14 @@ impl Stub {
             return Ok(false);
         }
         // One that its owner has stopped waits at the same place, and the main thread has reported it before it waits for events.
+        Ok(!self.note_a_stop()?)
+    }
+
+    /// Whether the VM was stopped by its owner since the last hold.
+    pub(super) fn note_a_stop(&mut self) -> Result<bool, GuestError> {
         let was_stopped = self.line.was_stopped()?;
         self.holding.note_stop(was_stopped);
-        Ok(!was_stopped)
+        Ok(was_stopped)
     }
 
     pub(super) fn displaced(&self) -> u64 {

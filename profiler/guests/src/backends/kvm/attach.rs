@@ -18,7 +18,7 @@ use super::{DETACH_TIMEOUT, KvmVm, Vcpu, permission};
 use crate::Guest;
 use crate::arch::CoreState;
 use crate::backends::access::{self, KnownVm, VmAccess};
-use crate::backends::kvm::sleeper::Sleeper;
+use crate::backends::sleeper::{QUIET_PART, Sleeper};
 use crate::error::GuestError;
 use crate::files::OpenedFiles;
 use crate::find::Vm;
@@ -121,7 +121,7 @@ impl KvmVm {
                 is_synced: false,
                 stat: open("stat"),
                 schedule: open("schedstat"),
-                sleeper: Sleeper::default(),
+                sleeper: Sleeper::new(QUIET_PART),
                 call: open("syscall"),
                 rests_as: None,
                 last: None,

@@ -21,7 +21,6 @@ mod page;
 pub(crate) mod permission;
 mod polling;
 mod schedule;
-mod sleeper;
 mod threads;
 mod vcpu;
 pub(crate) mod vmm;
@@ -36,7 +35,8 @@ use glass_profiler_core::model::State;
 use glass_profiler_core::remarks;
 
 use crate::arch::CoreState;
-use crate::backends::thread_stat::ThreadStat;
+use crate::backends::sleeper::{Sleeper, resting};
+use crate::backends::thread_stat::{ThreadStat, ran_ns, waited_ns};
 use crate::error::GuestError;
 use crate::find::vcpus;
 use crate::memory::AddressSpace;
@@ -49,7 +49,6 @@ use affinity::Affinity;
 use page::RunPage;
 use rustix::thread::sched_getcpu;
 use schedule::WasWaiting;
-use sleeper::Sleeper;
 pub(crate) use vcpu::is_run;
 use vcpu::{Call, Hold, Thread};
 use vmm::VmmStacks;
@@ -161,6 +160,25 @@ impl Vcpu {
         (is_asleep && self.call.as_ref().is_some_and(waiting::is_in_kvm_run)).then_some(state)
     }
 
+    fn ran_ns(&self) -> Option<u64> {
+        self.schedule.as_ref().and_then(ran_ns)
+    }
+
+    /// The sample of a vCPU that is [at rest](Vcpu::at_rest) in this state; `Attempt::Pending` if those that follow can be known later.
+    fn rest(&mut self, state: State) -> Attempt {
+        let now_ns = monotonic_ns();
+        let may_wait = self.ran_ns().is_some_and(|ran_ns| self.sleeper.sleeps(state, now_ns, ran_ns));
+        if may_wait { Attempt::Pending } else { Attempt::of(vec![resting(self.index, state, now_ns)]) }
+    }
+
+    /// The samples of a vCPU that was not looked at while it slept, for some time or until the end.
+    fn look_at_sleep(&mut self, is_end: bool) -> Option<Taken> {
+        let now_ns = monotonic_ns();
+        // Without its time it has ended.
+        let (is_due, ran_ns) = (self.sleeper.is_due(now_ns, is_end), self.ran_ns());
+        is_due.then(|| self.sleeper.samples(now_ns, ran_ns, std::iter::once(self.index)))
+    }
+
     /// The CPU on which its thread runs, or ran last.
     fn cpu(&self) -> Option<usize> {
         self.stat.as_ref().and_then(ThreadStat::read).map(|stat| stat.cpu)
@@ -252,7 +270,7 @@ impl KvmVm {
         let room = self.plan.room();
         // A thread that sleeps in KVM_RUN waits for its guest to be woken, or started.
         let sleeps = vcpu.is_silent && vcpu.stat.as_ref().and_then(ThreadStat::read).is_some_and(|stat| stat.is_asleep);
-        let waited_ns = vcpu.schedule.as_ref().and_then(schedule::waited_ns);
+        let waited_ns = vcpu.schedule.as_ref().and_then(waited_ns);
         let pending = Pending { start_ns: monotonic_ns(), waited_ns, sleeps, cpu: sched_getcpu(), room };
         match vcpu.thread.hold_at_once(&self.signals)? {
             Hold::Yes(call) => Ok(Attempt::Taken(self.finish(position, call, pending)?)),

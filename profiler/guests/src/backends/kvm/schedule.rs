@@ -9,7 +9,8 @@
 
 use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+
+use crate::backends::thread_stat::waited_ns;
 
 /// By how much a wait has to be longer than the stop took: our thread may have taken the vCPU's CPU when it woke for this sample.
 const LONGER_NS: u64 = 50_000;
@@ -25,27 +26,6 @@ pub(super) enum WasWaiting {
     /// It was if it did not sleep then, and did not run on the CPU that our thread took.
     IfRunnable,
     Yes,
-}
-
-/// For how long a thread has waited for a CPU since its start. Reading it takes 1.4 us (2026-11-27).
-pub(super) fn waited_ns(schedule: &File) -> Option<u64> {
-    number(schedule, 1)
-}
-
-/// For how long a thread has run since its start.
-pub(super) fn ran_ns(schedule: &File) -> Option<u64> {
-    number(schedule, 0)
-}
-
-fn number(schedule: &File, index: usize) -> Option<u64> {
-    let mut bytes = [0; 128];
-    let count = schedule.read_at(&mut bytes, 0).ok()?;
-    parse(std::str::from_utf8(&bytes[..count]).ok()?, index)
-}
-
-/// A number in `/proc/PID/task/TID/schedstat` (`Documentation/scheduler/sched-stats.rst` of Linux).
-fn parse(text: &str, index: usize) -> Option<u64> {
-    text.split_ascii_whitespace().nth(index)?.parse().ok()
 }
 
 /// Whether a thread was waiting for a CPU when it was requested to stop, at the start of `stop`; it has just stopped, at the end. `before_ns` is for how
@@ -75,16 +55,6 @@ fn began_before(waited_ns: u64, took_ns: u64) -> WasWaiting {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_kernels_numbers() {
-        assert_eq!([0, 1].map(|index| parse("176755099 25218189 430\n", index)), [Some(176_755_099), Some(25_218_189)]);
-        for text in ["", "1", "1 x 3"] {
-            assert_eq!(parse(text, 1), None, "{text}");
-        }
-        let own = File::open("/proc/thread-self/schedstat").unwrap();
-        assert!(waited_ns(&own).is_some());
-    }
 
     #[test]
     fn waits_that_began_before_the_request() {

@@ -101,7 +101,7 @@ impl Browser {
     }
 
     /// Shows a page at an address that ends in `hash`.
-    fn show_at(&mut self, html: &str, hash: &str) {
+    pub fn show_at(&mut self, html: &str, hash: &str) {
         let page = self.engine.as_ref().expect("there until it is dropped").folder.join("report.html");
         std::fs::write(&page, html).expect("the page can be written");
         self.call("Page.navigate", json!({"url": format!("file://{}{hash}", page.display())}));

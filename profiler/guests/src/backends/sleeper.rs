@@ -1,26 +1,29 @@
 //! A vCPU that sleeps nearly all the time is not looked at for each of its samples, each of which wakes us: its thread's time on a CPU shows, some
-//! samples later, that it slept. For what it ran meanwhile, samples are counted as missing once that is as long as they are apart.
+//! samples later, that it slept. For what it ran meanwhile, samples are counted as missing once that is as long as they are apart. The vCPUs of a VM that
+//! is sampled as a whole count as one.
 
 use glass_profiler_core::event::RawSample;
 use glass_profiler_core::model::State;
 
-use super::{Vcpu, schedule};
-use crate::sys::monotonic_ns;
-use crate::{Attempt, Taken};
+use crate::Taken;
 
 /// How long it has to have slept nearly all the time.
 const JUDGED_NS: u64 = 2_000_000_000;
 /// How long it is not looked at.
 const LOOK_NS: u64 = 1_000_000_000;
-/// The part of some time for which a vCPU may run that sleeps nearly all of it: one in so many, or as much as a few looks at timers and queues.
-const QUIET_PART: u64 = 400;
+/// The part of some time for which a vCPU may run that sleeps nearly all of it: one in so many, or as much as a few looks at timers and queues. An
+/// emulated one takes several times as long for the same.
+pub(super) const QUIET_PART: u64 = 400;
+pub(super) const QUIET_PART_EMULATED: u64 = 100;
 /// The same of a time that was not looked at. If it ran for longer, nothing is known of when.
 const UNSEEN_PART: u64 = 100;
 const A_FEW_NS: u64 = 500_000;
 
 /// What is known of a vCPU's sleep.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Sleeper {
+    /// [`QUIET_PART`], or that of an emulated one.
+    part: u64,
     /// The start of the time that is judged, and for how long its thread had run then.
     judged: Option<(u64, u64)>,
     is_quiet: bool,
@@ -43,12 +46,16 @@ fn is_part(ran_ns: u64, time_ns: u64, part: u64) -> bool {
 }
 
 impl Sleeper {
+    pub(super) fn new(part: u64) -> Sleeper {
+        Sleeper { part, judged: None, is_quiet: false, asleep: None }
+    }
+
     /// It is asleep at a sample, and its thread has run for `ran_ns` in all. Returns true if it need not be looked at until [`look`](Sleeper::look).
-    fn sleeps(&mut self, state: State, now_ns: u64, ran_ns: u64) -> bool {
+    pub(super) fn sleeps(&mut self, state: State, now_ns: u64, ran_ns: u64) -> bool {
         let (since_ns, before_ns) = *self.judged.get_or_insert((now_ns, ran_ns));
         let time_ns = now_ns.saturating_sub(since_ns);
         if self.is_quiet || time_ns >= JUDGED_NS {
-            self.is_quiet = is_part(ran_ns.saturating_sub(before_ns), time_ns, QUIET_PART);
+            self.is_quiet = is_part(ran_ns.saturating_sub(before_ns), time_ns, self.part);
             self.judged = Some((now_ns, ran_ns));
         }
         self.asleep = self.is_quiet.then_some((state, now_ns, ran_ns));
@@ -57,7 +64,7 @@ impl Sleeper {
 
     /// It is awake at a sample.
     pub(super) fn wake(&mut self) {
-        *self = Sleeper::default();
+        *self = Sleeper::new(self.part);
     }
 
     /// What it has done since [`sleeps`](Sleeper::sleeps) has returned true; `None` if it has not.
@@ -80,40 +87,30 @@ impl Sleeper {
     fn is_unseen(&self, time_ns: u64, now_ns: u64) -> bool {
         self.asleep.is_some_and(|(_, since_ns, _)| now_ns.saturating_sub(since_ns) >= time_ns)
     }
+
+    /// Whether it was not looked at for some time, or at all until the end.
+    pub(super) fn is_due(&self, now_ns: u64, is_end: bool) -> bool {
+        self.is_unseen(if is_end { 0 } else { LOOK_NS }, now_ns)
+    }
+
+    /// The samples of a time for which it was not looked at, of these tracks. Its thread has run for `ran_ns` in all; `None` if that is not known.
+    pub(super) fn samples(&mut self, now_ns: u64, ran_ns: Option<u64>, tracks: impl Iterator<Item = u32>) -> Taken {
+        let Some(ran_ns) = ran_ns else {
+            self.wake();
+            return Taken::default();
+        };
+        let Some(unseen) = self.look(now_ns, ran_ns) else { return Taken::default() };
+        Taken {
+            samples: tracks.map(|track| resting(track, unseen.state, unseen.since_ns)).collect(),
+            stood_until_ns: unseen.ran_ns.map(|_| now_ns),
+            ran_ns: unseen.ran_ns.unwrap_or(0),
+        }
+    }
 }
 
-impl Vcpu {
-    fn ran_ns(&self) -> Option<u64> {
-        self.schedule.as_ref().and_then(schedule::ran_ns)
-    }
-
-    fn idle_sample(&self, state: State, time_ns: u64) -> Vec<RawSample> {
-        vec![RawSample { track: self.index, state, time_ns, ..RawSample::default() }]
-    }
-
-    /// The sample of a vCPU that is [at rest](Vcpu::at_rest) in this state; `Attempt::Pending` if those that follow can be known later.
-    pub(super) fn rest(&mut self, state: State) -> Attempt {
-        let now_ns = monotonic_ns();
-        let may_wait = self.ran_ns().is_some_and(|ran_ns| self.sleeper.sleeps(state, now_ns, ran_ns));
-        if may_wait { Attempt::Pending } else { Attempt::of(self.idle_sample(state, now_ns)) }
-    }
-
-    /// The samples of a vCPU that was not looked at while it slept, for some time or until the end.
-    pub(super) fn look_at_sleep(&mut self, is_end: bool) -> Option<Taken> {
-        let now_ns = monotonic_ns();
-        if !self.sleeper.is_unseen(if is_end { 0 } else { LOOK_NS }, now_ns) {
-            return None;
-        }
-        // Without its time it has ended.
-        let Some(ran_ns) = self.ran_ns() else {
-            self.sleeper.wake();
-            return Some(Taken::default());
-        };
-        let unseen = self.sleeper.look(now_ns, ran_ns)?;
-        let samples = self.idle_sample(unseen.state, unseen.since_ns);
-        let stood_until_ns = unseen.ran_ns.map(|_| now_ns);
-        Some(Taken { samples, stood_until_ns, ran_ns: unseen.ran_ns.unwrap_or(0) })
-    }
+/// The sample of a vCPU that sleeps in this state.
+pub(super) fn resting(track: u32, state: State, time_ns: u64) -> RawSample {
+    RawSample { track, state, time_ns, ..RawSample::default() }
 }
 
 #[cfg(test)]
@@ -124,7 +121,7 @@ mod tests {
 
     #[test]
     fn only_one_that_sleeps_nearly_always_is_not_looked_at() {
-        let mut sleeper = Sleeper::default();
+        let mut sleeper = Sleeper::new(QUIET_PART);
         // It runs for 0.1 ms in 250 ms, and is looked at each 50 ms.
         let ran = |ms: u64| ms / 250 * MS / 10;
         let first = (0..100).position(|look| sleeper.sleeps(State::Idle, look * 50 * MS, ran(look * 50)));
@@ -138,11 +135,14 @@ mod tests {
         let unseen = Unseen { state: State::Idle, since_ns: 2230 * MS, ran_ns: None };
         assert_eq!(sleeper.look(2400 * MS, ran(2250) + 20 * MS), Some(unseen));
         assert!(!sleeper.sleeps(State::Idle, 2450 * MS, ran(2250) + 21 * MS), "it is judged anew");
+        // An emulated one may work for longer.
+        let mut sleeper = Sleeper::new(QUIET_PART_EMULATED);
+        assert!((0..100).any(|look| sleeper.sleeps(State::Idle, look * 50 * MS, look * MS / 4)));
         // One that works a hundredth of its time is looked at.
-        let mut sleeper = Sleeper::default();
+        let mut sleeper = Sleeper::new(QUIET_PART);
         assert!(!(0..1000).any(|look| sleeper.sleeps(State::Idle, look * 50 * MS, look * MS / 2)));
         // One that wakes is.
-        let mut sleeper = Sleeper::default();
+        let mut sleeper = Sleeper::new(QUIET_PART);
         assert!((0..100).any(|look| sleeper.sleeps(State::Idle, look * 50 * MS, 0)));
         sleeper.wake();
         assert!(!sleeper.sleeps(State::Idle, 5000 * MS, 0) && !sleeper.is_unseen(0, 6000 * MS));
