@@ -252,12 +252,12 @@ impl Watch {
             if recorder.has_woken(key.0, config.segment()) {
                 interrupt(&recorder.child);
             }
+            if !has_ended(&recorder.child) {
+                return None;
+            }
+            // Waiting for a child adds its time to that of all that were waited for.
             let before = ticks_of_children();
-            let status = match recorder.child.try_wait() {
-                Ok(None) => return None,
-                Ok(Some(status)) => Ok(status),
-                Err(error) => Err(error),
-            };
+            let status = recorder.child.wait();
             let recorder = watched.recorder.take()?;
             let cpu = TICK * (ticks_of_children() - before) as u32;
             let gap = recorder.since.saturating_duration_since(watched.free_since);
@@ -475,6 +475,15 @@ fn set_problem(state: &State, pid: u32, problem: Option<String>) {
     }
 }
 
+/// Whether a child is one that can be waited for without waiting.
+fn has_ended(child: &Child) -> bool {
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+    let Some(pid) = Pid::from_raw(child.id() as i32) else { return true };
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    // Where there is no such child, waiting for it fails at once.
+    !matches!(waitid(WaitId::Pid(pid), options), Ok(None))
+}
+
 /// Requests a recorder to finish.
 fn interrupt(child: &Child) {
     if let Some(pid) = rustix::process::Pid::from_raw(child.id() as i32) {
@@ -618,6 +627,19 @@ mod tests {
     fn fields_of_a_process_are_counted_behind_any_name() {
         let stat = "7 (a) b) S 1 7 7 0 -1 4 1 2 3 4 50 60 700 800 20 0";
         assert_eq!((ticks_from(stat, 14), ticks_from(stat, 16), ticks_from("7 (a", 14)), (110, 1500, 0));
+    }
+
+    #[test]
+    fn a_child_that_has_ended_can_be_waited_for_later() {
+        let begun = Instant::now();
+        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        assert!(!has_ended(&child));
+        drop(child.stdin.take());
+        while !has_ended(&child) {
+            assert!(begun.elapsed() < Duration::from_secs(30));
+        }
+        assert!(child.wait().unwrap().success());
+        assert!(has_ended(&child), "there is none any more");
     }
 
     #[test]

@@ -20,7 +20,7 @@ use super::check;
 /// How often the timers are moved on at least by a process that holds guests often.
 pub(crate) const AWAKE_PERIOD: Duration = Duration::from_millis(10);
 /// The same while nothing is stopped or about to be: each time wakes this process.
-const QUIET_PERIOD: Duration = Duration::from_secs(1);
+const QUIET_PERIOD: Duration = Duration::from_secs(2);
 /// After how many periods each timer sends SIGCONT, if it was not moved on.
 const AFTER_PERIODS: [u32; 5] = [3, 6, 12, 24, 48];
 
@@ -66,17 +66,29 @@ impl Timers {
 static GUARD: OnceLock<(Timers, Duration)> = OnceLock::new();
 /// Nothing is stopped or about to be.
 static IS_QUIET: AtomicBool = AtomicBool::new(false);
+/// The same until the next sample, which is some time away.
+static IS_AT_REST: AtomicBool = AtomicBool::new(false);
+/// How long it has to be until the next sample for that to be worth the calls that it takes.
+const REST_MIN: Duration = Duration::from_millis(200);
 
 /// Whether nothing of a guest is stopped, or will be before this is called again: then this process stays stopped for a longer time, some three times
 /// [`QUIET_PERIOD`], and is woken less often.
 pub(crate) fn set_quiet(is_quiet: bool) {
     // Relaxed: the thread that moves the timers on may see it a period later.
-    if IS_QUIET.swap(is_quiet, Ordering::Relaxed)
+    let was_at_rest = IS_AT_REST.swap(false, Ordering::Relaxed);
+    if (IS_QUIET.swap(is_quiet, Ordering::Relaxed) || was_at_rest)
         && !is_quiet
         && let Some((timers, period)) = GUARD.get()
     {
         // The thread sleeps for some time still. The first ones may end meanwhile, the last ones do not.
         timers.put_off(*period);
+    }
+}
+
+/// Nothing of a guest is stopped, nor will be for so long: if that is long enough, this process is woken less often until [`set_quiet`] is called.
+pub(crate) fn rest_for(time: Duration) {
+    if time >= REST_MIN {
+        IS_AT_REST.store(true, Ordering::Relaxed);
     }
 }
 
@@ -108,7 +120,8 @@ pub(crate) fn stay_awake(period: Duration) -> io::Result<()> {
     let (timers, _) = GUARD.get_or_init(|| (timers, period));
     std::thread::Builder::new().name("awake".to_owned()).spawn(move || {
         loop {
-            let period = if is_quiet() { QUIET_PERIOD } else { period };
+            let is_still = is_quiet() || IS_AT_REST.load(Ordering::Relaxed);
+            let period = if is_still { QUIET_PERIOD } else { period };
             timers.put_off(period);
             std::thread::sleep(period);
         }
@@ -169,9 +182,10 @@ mod tests {
     fn stay_awake_for_a_while() {
         if std::env::var_os("GLASS_TEST_AWAKE").is_some() {
             stay_awake(AWAKE_PERIOD).unwrap();
-            // With a hold between two quiet times.
-            for is_quiet in [true, false, true] {
+            // With a hold between two quiet times, and rests between holds.
+            for is_quiet in [true, false, true, false, false] {
                 set_quiet(is_quiet);
+                rest_for(QUIET_PERIOD);
             }
             std::thread::sleep(Duration::from_secs(30));
         }

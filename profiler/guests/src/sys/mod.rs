@@ -23,7 +23,7 @@ mod watchdog;
 pub(crate) mod xen;
 
 pub(crate) use affinity::Cpus;
-pub(crate) use awake::{AWAKE_PERIOD, is_quiet, leave_session, set_quiet, stay_awake};
+pub(crate) use awake::{AWAKE_PERIOD, is_quiet, leave_session, rest_for, set_quiet, stay_awake};
 pub(crate) use bpf::{FileOffsets, KernelReader, RED_ZONE, RedZone, open_files};
 pub(crate) use fork::Held;
 pub(crate) use kernel_types::KernelTypes;

@@ -29,7 +29,7 @@ use super::turn::{Act, Seen, Turn};
 use super::waits::{Call, HaltPlace, Word, parse_call};
 use crate::backends::thread_stat::ran_ns;
 use crate::error::GuestError;
-use crate::sys::{ChildSignals, Stop, Tracee, arch, monotonic_ns, read_process};
+use crate::sys::{ChildSignals, Stop, Tracee, arch, monotonic_ns, read_process, set_quiet};
 
 /// How long the threads are stopped at most until the main loop handles the request. On a loaded host the main loop
 /// has to wait for a CPU.
@@ -124,6 +124,7 @@ impl Thread {
 
     fn ask(&mut self) -> io::Result<()> {
         if !self.asked && !matches!(self.state, State::Held(_) | State::Ended) {
+            set_quiet(false);
             self.tracee.interrupt()?;
             self.asked = true;
         }

@@ -16,7 +16,6 @@ impl QemuVm {
         };
         if !connected.stub.are_idle()? {
             self.sleeper.wake();
-            set_quiet(false);
             return Ok(None);
         }
         let (now_ns, ran_ns) = (monotonic_ns(), connected.stub.line().ran_ns());

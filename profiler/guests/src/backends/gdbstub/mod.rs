@@ -32,6 +32,7 @@ mod waits;
 mod whole;
 
 use std::path::Path;
+use std::time::Duration;
 
 use glass_profiler_core::event::{Event, RawSample};
 use glass_profiler_core::guest::GuestKind;
@@ -44,7 +45,7 @@ use crate::backends::sleeper::Sleeper;
 use crate::error::GuestError;
 use crate::files::OpenedFiles;
 use crate::find::Vm;
-use crate::sys::monotonic_ns;
+use crate::sys::{monotonic_ns, rest_for, set_quiet};
 use crate::systems::image::VmImage;
 pub use crate::systems::image::VmSettings;
 use crate::systems::plan::CopyPlan;
@@ -144,6 +145,7 @@ impl Guest for QemuVm {
         if let Some(asleep) = self.sample_asleep()? {
             return Ok(asleep);
         }
+        set_quiet(false);
         let plan = std::mem::take(&mut self.plan);
         let taken = self.connected().and_then(|connected| {
             let wanted = connected.wanted.clone();
@@ -165,6 +167,7 @@ impl Guest for QemuVm {
     }
 
     fn rest(&mut self, until_ns: u64) -> Result<Option<(usize, Taken)>, GuestError> {
+        rest_for(Duration::from_nanos(until_ns.saturating_sub(monotonic_ns())));
         self.pass_until(until_ns)?;
         Ok(self.look_at_sleep(until_ns == 0)?.map(|taken| (0, taken)))
     }

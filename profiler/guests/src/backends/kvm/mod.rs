@@ -42,7 +42,7 @@ use crate::find::vcpus;
 use crate::memory::AddressSpace;
 use crate::memory::Physical;
 use crate::memory::{Ram, Translator};
-use crate::sys::{ChildSignals, monotonic_ns, set_quiet};
+use crate::sys::{ChildSignals, monotonic_ns, rest_for, set_quiet};
 use crate::systems::plan::{self, CopyPlan, HeldCore, Room, TaskPlan};
 use crate::{Attempt, Guest, Taken};
 use affinity::Affinity;
@@ -519,6 +519,9 @@ impl Guest for KvmVm {
                 return Ok(slept.next());
             }
             let now_ns = monotonic_ns();
+            if self.vcpus.iter().all(|vcpu| vcpu.pending.is_none()) {
+                rest_for(Duration::from_nanos(left_ns));
+            }
             let pending = self.vcpus.iter().filter_map(|vcpu| vcpu.pending.as_ref());
             let look_ns = pending.map(|pending| (now_ns.saturating_sub(pending.start_ns) / 2).max(LOOK_NS_MIN)).min();
             self.signals.wait(Duration::from_nanos(look_ns.map_or(left_ns, |look_ns| look_ns.min(left_ns))));

@@ -29,7 +29,7 @@ const LOOK_AFTER: Duration = Duration::from_millis(1);
 /// How long samples are collected before they are sent and requests are looked for: some samples of each vCPU, within these bounds. Each time wakes
 /// this process and the reader.
 const ROUND_MIN: Duration = Duration::from_millis(20);
-const ROUND_MAX: Duration = Duration::from_millis(200);
+const ROUND_MAX: Duration = Duration::from_secs(1);
 const SAMPLES_OF_ROUND: u32 = 4;
 /// The same while all vCPUs sleep: a request may wait for that long.
 const QUIET_ROUND: Duration = Duration::from_secs(1);
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn rounds_of_a_low_rate_are_long() {
-        assert_eq!([0, 1, 19, 79, 199, 997].map(|rate| round(rate).as_millis()), [200, 200, 200, 50, 20, 20]);
+        assert_eq!([0, 1, 19, 79, 199, 997].map(|rate| round(rate).as_millis()), [1000, 1000, 210, 50, 20, 20]);
         assert_eq!([0, 19, 50, 997].map(|rate| awake_period(rate).as_millis()), [50, 50, 20, 10]);
     }
 
