@@ -4,6 +4,7 @@ mod bottleneck;
 mod common;
 mod hostile;
 mod model;
+mod path_mtu;
 mod paths;
 mod receiving;
 mod sending;
