@@ -6,35 +6,38 @@ use glass_lib_tcp::congestion::Kind;
 use std::time::Duration;
 
 const DELAY: Duration = Duration::from_millis(20);
-const TIME: Duration = Duration::from_secs(15);
+pub const TIME: Duration = Duration::from_secs(15);
 /// More than a bandwidth-delay product of all paths, with their queues.
 const BUFFER_BYTES: usize = 8 << 20;
 /// Payload of a segment with timestamps, and its Ethernet frame.
-const SHARE_OF_PAYLOAD: f64 = 1448.0 / 1514.0;
+pub const SHARE_OF_PAYLOAD: f64 = 1448.0 / 1514.0;
 
 /// What the path does: its rate, its queue in bandwidth-delay products, and of a thousand segments the lost and the late ones.
 #[derive(Debug, Clone, Copy)]
-struct Conditions {
-    mbit: u64,
-    queue: f64,
-    loss: u32,
-    late: u32,
+pub struct Conditions {
+    pub mbit: u64,
+    pub queue: f64,
+    pub loss: u32,
+    pub late: u32,
+    /// In each direction.
+    pub delay: Duration,
     /// How long the sender does other things before it receives what has arrived.
-    busy: Duration,
-    seed: u64,
+    pub busy: Duration,
+    pub seed: u64,
 }
 
 /// 100 Mbit/s with a queue of one bandwidth-delay product.
-const GOOD: Conditions = Conditions { mbit: 100, queue: 1.0, loss: 0, late: 0, busy: Duration::ZERO, seed: 1 };
+pub const GOOD: Conditions =
+    Conditions { mbit: 100, queue: 1.0, loss: 0, late: 0, delay: DELAY, busy: Duration::ZERO, seed: 1 };
 
 /// The share of the path that one connection uses from its start on.
-fn share(kind: Kind, conditions: Conditions) -> f64 {
-    let Conditions { mbit, queue, loss, late, busy, seed } = conditions;
-    let path = Path { delay: DELAY, jitter: Duration::ZERO, loss, duplication: 0 };
+pub fn share(kind: Kind, conditions: Conditions) -> f64 {
+    let Conditions { mbit, queue, loss, late, delay, busy, seed } = conditions;
+    let path = Path { delay, jitter: Duration::ZERO, loss, duplication: 0 };
     let own = Settings { receive_bytes: BUFFER_BYTES, send_bytes: BUFFER_BYTES, congestion: kind, seed, ..settings() };
     let mut net = Net::new(seed, path, [own, own]);
     (net.frame_bytes, net.busy) = (64 << 10, busy);
-    net.bottleneck = Some(Bottleneck::new(mbit * 1_000_000, (2 * DELAY).mul_f64(queue), late));
+    net.bottleneck = Some(Bottleneck::new(mbit * 1_000_000, (2 * delay).mul_f64(queue), late));
     net.send(0);
     let end = net.now + TIME;
     let data = vec![7; 256 << 10];
