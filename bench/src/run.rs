@@ -21,6 +21,7 @@ pub struct Run<'t> {
     report: &'t dyn Fn(News),
     is_short: bool,
     is_long: bool,
+    only: Option<&'t str>,
     end: Instant,
     /// Share of the whole that precedes this, and this one's own.
     before: f64,
@@ -30,7 +31,7 @@ pub struct Run<'t> {
 impl<'t> Run<'t> {
     /// A measurement that has this time.
     pub fn new(report: &'t dyn Fn(News), time: Duration) -> Run<'t> {
-        Run { report, is_short: false, is_long: false, end: Instant::now() + time, before: 0.0, share: 1.0 }
+        Run { report, is_short: false, is_long: false, only: None, end: Instant::now() + time, before: 0.0, share: 1.0 }
     }
 
     /// A measurement that only shows that it works: one round, small sizes, no Linux guests.
@@ -41,6 +42,16 @@ impl<'t> Run<'t> {
     /// The same, which also measures what an ordinary run leaves out.
     pub fn with_long(self, is_long: bool) -> Run<'t> {
         Run { is_long, ..self }
+    }
+
+    /// The same, of which a measurement that can do so measures only what has this in its name.
+    pub fn with_only(self, only: Option<&'t str>) -> Run<'t> {
+        Run { only, ..self }
+    }
+
+    /// What names have to contain, if not everything is to be measured.
+    pub fn only(&self) -> Option<&'t str> {
+        self.only
     }
 
     /// Whether everything is to be measured.

@@ -35,6 +35,9 @@ pub struct Options {
     /// Also measure what an ordinary run leaves out: all cells of network loss
     #[arg(long, conflicts_with = "short")]
     long: bool,
+    /// Of network loss only the transfers with this in their names, such as out.bbr.p1.40ms or bbr.p3
+    #[arg(long, value_name = "TEXT", conflicts_with = "short")]
+    only: Option<String>,
     /// Only show that each measurement works, with the programs of `cargo xtask test`: one round, the smallest sizes, figures without a meaning; without NAME all of them
     #[arg(long)]
     short: bool,
@@ -126,7 +129,7 @@ fn measure(measurement: &Measurement, options: &Options, step: Step) -> Result<(
         }
     };
     let time = Duration::from_secs(options.minutes * 60);
-    let result = measurement.run(&Run::new(&show, time).with_long(options.long));
+    let result = measurement.run(&Run::new(&show, time).with_long(options.long).with_only(options.only.as_deref()));
     let mut kept = locked(&KEPT);
     let kept = kept.as_mut().context("figures are kept until the end")?;
     let so_far = std::mem::take(&mut kept.so_far);

@@ -12,7 +12,7 @@ use crate::outcome::Outcome;
 use crate::plot;
 use crate::run::Run;
 use crate::statistics::turn;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use bed::{Bed, Transfer};
 use cells::Cell;
 use glass_tests::folder::Folder;
@@ -40,6 +40,16 @@ pub enum Direction {
     Out,
     /// It receives.
     In,
+}
+
+impl Direction {
+    /// In figures.
+    fn name(self) -> &'static str {
+        match self {
+            Direction::Out => "out",
+            Direction::In => "in",
+        }
+    }
 }
 
 /// What is at the far end.
@@ -80,12 +90,10 @@ pub(super) fn loss(outcome: &mut Outcome, run: &Run) -> Result<()> {
     }
     let Some(world) = outcome.available([World::Kvm, World::Tcg]).first().copied() else { return Ok(()) };
     let algorithms = algorithms(outcome)?;
-    let cells = cells::chosen(run);
-    let mut results = Results {
-        counts: vec![Counts::default(); cells.len()],
-        cells: cells.into_iter().map(|cell| (cell, columns(cell, &algorithms))).collect(),
-        ..Results::default()
-    };
+    let cells = cells::chosen(run).into_iter().map(|cell| (cell, columns(cell, &algorithms, run.only())));
+    let cells: Vec<_> = cells.filter(|(_, columns)| !columns.is_empty()).collect();
+    ensure!(!cells.is_empty(), "no figure of network loss has {:?} in its name, as out.bbr.p1.40ms has", run.only());
+    let mut results = Results { counts: vec![Counts::default(); cells.len()], cells, ..Results::default() };
     let folder = Folder::new("bench-loss")?;
     let bed = Bed::new(world, &algorithms, &folder)?;
     // And the two transfers that belong to no cell.
@@ -115,7 +123,7 @@ pub(super) fn loss(outcome: &mut Outcome, run: &Run) -> Result<()> {
                 step();
             }
         }
-        if !run.is_short() {
+        if !run.is_short() && run.only().is_none() {
             let rates = bed.compete(&cells::fair(), seed, "cubic", 2 * time)?;
             let third = rates.iter().sum::<f64>() / 3.0;
             results.shares.iter_mut().zip(rates).for_each(|(shares, rate)| shares.push(rate / third));
@@ -139,13 +147,17 @@ fn algorithms(outcome: &mut Outcome) -> Result<Vec<&'static str>> {
     Ok(available)
 }
 
-/// The transfers of a cell: the VM's beside those that they are compared with.
-fn columns(cell: Cell, algorithms: &[&'static str]) -> Vec<Column> {
+/// The transfers of a cell: the VM's beside those that they are compared with, all or those with `only` in the names of their figures.
+fn columns(cell: Cell, algorithms: &[&'static str], only: Option<&str>) -> Vec<Column> {
     let column = |direction, far, algorithm| Column { direction, far, algorithm, mb_s: Vec::new() };
     let directions = if cell.has_receivers() { &[Direction::Out, Direction::In][..] } else { &[Direction::Out] };
     let mut columns = Vec::new();
     for &algorithm in algorithms {
         for &direction in directions {
+            let name = format!("{}.{algorithm}.{}", direction.name(), cell.name());
+            if only.is_some_and(|only| !name.contains(only)) {
+                continue;
+            }
             columns.extend([Far::Vm, Far::Linux].map(|far| column(direction, far, algorithm)));
         }
     }

@@ -56,7 +56,8 @@ impl State {
         let TooLong { ends, number, mtu } = *report;
         if let Some(id) = self.table.find(ends) {
             let bytes = (mtu as usize).saturating_sub(ip_header_bytes(ends) + wire::HEADER_BYTES);
-            self.tcp(id).limit_segment(number, u16::try_from(bytes).unwrap_or(u16::MAX));
+            let now = self.now;
+            self.tcp(id).limit_segment(now, number, u16::try_from(bytes).unwrap_or(u16::MAX));
             self.table.touch(id);
         }
     }

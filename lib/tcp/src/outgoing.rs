@@ -143,7 +143,7 @@ impl Connection {
         Transmit {
             header,
             payload_bytes: piece.bytes as usize,
-            cut_bytes: u16::try_from(lengths.segment).ok().filter(|_| piece.bytes > lengths.segment),
+            cut_bytes: u16::try_from(lengths.segment).ok().filter(|_| piece.bytes > lengths.segment && !piece.is_probe),
             is_retransmission: piece.is_retransmission,
             offset: (piece.start.min(self.sender.data_end()) - self.sender.base) as usize,
         }

@@ -85,12 +85,15 @@ impl Sender {
         });
     }
 
-    /// Marks what is lost by its time. Returns how much that is.
+    /// Marks what is lost by its time. Returns how much that is. A lost probe of the path is no sign of congestion (RFC 4821, section 7.6.2).
     fn detect(&mut self, now: Instant) -> u64 {
-        let Sender { board, rate, control, rack, rtt, segment, phase, .. } = self;
+        let Sender { board, rate, control, rack, rtt, segment, search, phase, .. } = self;
         let mut lost_bytes = 0;
         let (round_trips, recovers) = ((rtt.min(), rtt.smoothed()), *phase != Phase::Open);
         self.reorder_at = rack.detect(now, board, *segment, round_trips, recovers, |range| {
+            if range.is_probe {
+                return search.loses_probe(now, *segment);
+            }
             lost_bytes += range.bytes();
             let total = rate.loses(range.bytes());
             control.on_lost(&lost(now, range, total));
@@ -235,11 +238,14 @@ impl Sender {
         }
         // What was sent in the last round trip may still be on its way.
         let round_trip = self.rtt.smoothed().unwrap_or_default();
-        let Sender { board, rate, control, una, .. } = self;
+        let Sender { board, rate, control, segment, search, una, .. } = self;
         board.lose(
             u64::MAX,
             |range| range.start == *una || now.since(range.sent_at) >= round_trip,
             |range| {
+                if range.is_probe {
+                    search.loses_probe(now, *segment);
+                }
                 let total = rate.loses(range.bytes());
                 control.on_lost(&lost(now, range, total));
             },

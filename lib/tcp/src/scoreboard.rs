@@ -33,6 +33,8 @@ pub struct Range {
     pub retransmissions: u8,
     /// What is known of them.
     pub fate: Fate,
+    /// They are a segment that is longer than others, and never joined with them.
+    pub is_probe: bool,
     /// For the delivery rate.
     pub stamp: Stamp,
 }
@@ -105,18 +107,18 @@ impl Scoreboard {
     }
 
     /// New data was sent: up to `end`, from where the last range ends or, if there is none, from `start`.
-    pub fn push(&mut self, start: u64, end: u64, sent_at: Instant, stamp: Stamp) {
+    pub fn push(&mut self, start: u64, end: u64, sent_at: Instant, is_probe: bool, stamp: Stamp) {
         self.sent_bytes += end - start;
         if let Some(last) = self.ranges.back_mut() {
             debug_assert_eq!(last.end, start);
             let joins = last.sent_at == sent_at && last.fate == Fate::Sent && last.retransmissions == 0;
-            if joins && end - last.start <= JOINED_BYTES_MAX {
+            if joins && !last.is_probe && !is_probe && end - last.start <= JOINED_BYTES_MAX {
                 last.end = end;
                 last.stamp.in_flight = stamp.in_flight;
                 return;
             }
         }
-        self.ranges.push_back(Range { start, end, sent_at, retransmissions: 0, fate: Fate::Sent, stamp });
+        self.ranges.push_back(Range { start, end, sent_at, retransmissions: 0, fate: Fate::Sent, is_probe, stamp });
     }
 
     /// Everything before `position` is acknowledged. Calls `deliver` for each piece that was not known to be delivered.
@@ -206,6 +208,7 @@ impl Scoreboard {
             }
             if range.fate == Fate::Sent && is_lost(&range) {
                 self.set_fate(index, Fate::Lost);
+                self.ranges[index].is_probe = false;
                 lose(&range);
             }
         }
@@ -252,7 +255,7 @@ impl Scoreboard {
         if index < self.ranges.len() {
             self.set_fate(index, Fate::Sent);
             let range = &mut self.ranges[index];
-            (range.sent_at, range.stamp) = (now, stamp);
+            (range.sent_at, range.is_probe, range.stamp) = (now, false, stamp);
             range.retransmissions = range.retransmissions.saturating_add(1);
         }
     }
@@ -272,7 +275,7 @@ mod tests {
     fn board(ranges: usize) -> Scoreboard {
         let mut board = Scoreboard::default();
         for index in 0..ranges as u64 {
-            board.push(100 * index, 100 * index + 100, Instant(index), Stamp::default());
+            board.push(100 * index, 100 * index + 100, Instant(index), false, Stamp::default());
         }
         board
     }
@@ -316,7 +319,7 @@ mod tests {
     #[test]
     fn a_peer_that_reports_single_bytes_makes_a_bounded_number_of_ranges() {
         let mut board = Scoreboard::default();
-        board.push(0, 60_000, Instant(0), Stamp::default());
+        board.push(0, 60_000, Instant(0), false, Stamp::default());
         let mut delivered = 0;
         for position in (0..60_000).step_by(2) {
             board.sack(position, position + 1, |piece| delivered += piece.bytes());
@@ -332,7 +335,7 @@ mod tests {
     fn what_is_sent_in_one_moment_is_one_range() {
         let mut board = Scoreboard::default();
         for index in 0..100 {
-            board.push(1000 * index, 1000 * (index + 1), Instant(7), Stamp::default());
+            board.push(1000 * index, 1000 * (index + 1), Instant(7), false, Stamp::default());
         }
         assert_eq!(board.ranges.len(), 2);
     }

@@ -5,6 +5,7 @@
 use crate::congestion::{Ack, Control, Kind, Phase, Start};
 use crate::number::SYN_POSITION;
 use crate::pacing::Pacing;
+use crate::path_mtu::Search;
 use crate::prr::Reduction;
 use crate::rack::Rack;
 use crate::rate::Rate;
@@ -47,9 +48,9 @@ pub struct Sender {
     /// The peer's window, and the largest one that it had.
     pub(crate) window: u64,
     pub(crate) window_max: u64,
-    /// Payload of a full segment, and whether one has ever arrived.
+    /// Payload of a full segment, and the search for a longer one.
     pub(crate) segment: u64,
-    pub(crate) is_segment_proved: bool,
+    pub(crate) search: Search,
     /// The peer understands SACK.
     pub(crate) has_sack: bool,
     pub(crate) board: Scoreboard,
@@ -121,7 +122,7 @@ impl Sender {
             window,
             window_max: window,
             segment,
-            is_segment_proved: false,
+            search: Search::new(segment),
             has_sack,
             board: Scoreboard::default(),
             control: control.start(&Start { now, segment_bytes: segment, rtt, seed }),
@@ -231,7 +232,7 @@ impl Sender {
 
     /// Notes what has arrived. Returns the round trip of what was sent last.
     fn deliver(&mut self, now: Instant, ack: &Acknowledgement) -> Option<Duration> {
-        let Sender { board, rate, rack, rtt, undo, segment, is_segment_proved, .. } = self;
+        let Sender { board, rate, rack, rtt, undo, segment, search, .. } = self;
         let min = rtt.min();
         // Bytes that were retransmitted once although the original arrived: what the peer returns is older (RFC 3522).
         let mut originals = 0;
@@ -246,10 +247,12 @@ impl Sender {
         };
         // Of what was sent once: when the first and when the last of it was.
         let (mut oldest, mut newest): (Option<Instant>, Option<Instant>) = (None, None);
+        let mut has_path_probe = false;
         let mut deliver = |piece: &Range, in_order: bool| {
             rate.delivers(now, piece.bytes(), piece.sent_at, &piece.stamp);
             rack.delivers(now, piece, min, in_order && is_original(piece));
-            *is_segment_proved |= piece.bytes() >= *segment;
+            search.is_proved |= piece.bytes() >= *segment;
+            has_path_probe |= search.is_probe(piece);
             if piece.retransmissions == 0 {
                 newest = newest.max(Some(piece.sent_at));
                 if in_order {
@@ -262,6 +265,7 @@ impl Sender {
         for (start, end) in ack.sacks {
             board.sack(*start, *end, |piece| deliver(piece, false));
         }
+        search.acknowledge(end);
         if let Some(undo) = undo.as_mut().filter(|_| originals > 0) {
             undo.sees_originals(originals);
         }
@@ -273,9 +277,12 @@ impl Sender {
             }
             _ => {}
         }
+        if has_path_probe {
+            self.lengthen_segment(now);
+        }
         let newest = newest.map(|newest| now.since(newest));
         if let Some(newest) = newest {
-            rtt.note_min(now, newest);
+            self.rtt.note_min(now, newest);
         }
         newest
     }

@@ -26,6 +26,8 @@ pub struct Piece {
     pub is_retransmission: bool,
     /// Nothing that is queued follows.
     pub is_last: bool,
+    /// One segment, which is longer than others.
+    pub is_probe: bool,
 }
 
 impl Piece {
@@ -85,11 +87,11 @@ impl Sender {
     }
 
     /// What is in flight may grow by so much.
-    fn space(&self) -> u64 {
+    pub(crate) fn space(&self) -> u64 {
         self.congestion_window().saturating_sub(self.in_flight())
     }
 
-    fn release_at(&self, now: Instant) -> Option<Instant> {
+    pub(crate) fn release_at(&self, now: Instant) -> Option<Instant> {
         let burst = self.control.burst_bytes(self.segment);
         self.pacing.release(now, self.control.pacing_bytes_per_sec(), burst)
     }
@@ -121,7 +123,7 @@ impl Sender {
         }
         let has_fin = range.start + bytes == data_end && range.end > data_end;
         let is_last = range.start + bytes == data_end;
-        Ok(Piece { start: range.start, bytes, has_fin, is_retransmission: true, is_last })
+        Ok(Piece { start: range.start, bytes, has_fin, is_retransmission: true, is_last, is_probe: false })
     }
 
     /// New data if there is some and the peer has room for it, else the last segment again (RFC 8985, section 7.3).
@@ -131,13 +133,27 @@ impl Sender {
         let data_end = self.data_end();
         let piece = if bytes > 0 && self.board.has_space() {
             let is_last = self.next + bytes == data_end;
-            Piece { start: self.next, bytes, has_fin: is_last && self.is_closed, is_retransmission: false, is_last }
+            Piece {
+                start: self.next,
+                bytes,
+                has_fin: is_last && self.is_closed,
+                is_retransmission: false,
+                is_last,
+                is_probe: false,
+            }
         } else {
             let last = self.board.last()?;
             let end = last.end.min(data_end);
             let start = end.saturating_sub(lengths.segment).max(last.start).min(end);
             let has_fin = last.end > data_end;
-            Piece { start, bytes: end - start, has_fin, is_retransmission: true, is_last: end == data_end }
+            Piece {
+                start,
+                bytes: end - start,
+                has_fin,
+                is_retransmission: true,
+                is_last: end == data_end,
+                is_probe: false,
+            }
         };
         let end = self.next.max(piece.end());
         self.sends_probe(now, end, piece.is_retransmission);
@@ -149,7 +165,14 @@ impl Sender {
         if unsent == 0 {
             if self.is_closed && self.next == data_end && self.board.has_space() {
                 let start = data_end;
-                return Ok(Piece { start, bytes: 0, has_fin: true, is_retransmission: false, is_last: true });
+                return Ok(Piece {
+                    start,
+                    bytes: 0,
+                    has_fin: true,
+                    is_retransmission: false,
+                    is_last: true,
+                    is_probe: false,
+                });
             }
             return Err(Stop::Nothing);
         }
@@ -160,6 +183,9 @@ impl Sender {
         }
         if is_idle {
             self.control.on_idle_restart(now, now.since(self.active_at), self.rtt.timeout());
+        }
+        if let Some(probe) = self.choose_path_probe(now, lengths) {
+            return Ok(probe);
         }
         let (space, frame) = (self.space(), self.frame(lengths));
         let most = unsent.min(usable).min(frame);
@@ -185,7 +211,7 @@ impl Sender {
         }
         let is_last = bytes == unsent;
         let has_fin = is_last && self.is_closed;
-        Ok(Piece { start: self.next, bytes, has_fin, is_retransmission: false, is_last })
+        Ok(Piece { start: self.next, bytes, has_fin, is_retransmission: false, is_last, is_probe: false })
     }
 
     /// Whether to wait for acknowledgements because the congestion window has too little space: less than a segment, or less than a quarter of it,
@@ -226,7 +252,7 @@ impl Sender {
             self.board.retransmit(start, end, now, stamp);
             self.note_retransmission(end - start);
         } else {
-            self.board.push(start, end, now, stamp);
+            self.board.push(start, end, now, piece.is_probe, stamp);
             self.next = end;
             self.active_at = now;
             (self.persist_at, self.wants_persist) = (None, false);

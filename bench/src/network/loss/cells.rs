@@ -102,7 +102,7 @@ fn all() -> Vec<Cell> {
     cells
 }
 
-/// Those that a run measures: eight, all with `--long`, one in a short run.
+/// Those that a run measures: eight, all with `--long` and for [`Run::only`], one in a short run.
 pub fn chosen(run: &Run) -> Vec<Cell> {
     let is_ordinary = |cell: &Cell| match cell.kind {
         Kind::Loss(loss, ms) => ORDINARY_LOSSES.contains(&(loss, ms)),
@@ -111,7 +111,7 @@ pub fn chosen(run: &Run) -> Vec<Cell> {
     };
     let is_chosen = |cell: &Cell| match run.is_short() {
         true => cell.kind == Kind::Loss("p1", 1),
-        false => run.is_long() || is_ordinary(cell),
+        false => run.is_long() || run.only().is_some() || is_ordinary(cell),
     };
     all().into_iter().filter(is_chosen).collect()
 }

@@ -55,7 +55,7 @@ pub(super) fn add(outcome: &mut Outcome, results: &Results) {
 
 /// The cells with random loss in one direction, and the mean of their ratios.
 fn losses(outcome: &mut Outcome, results: &Results, direction: Direction, algorithm: &str) {
-    let group = format!("network.loss.{}.{algorithm}", if direction == Direction::Out { "out" } else { "in" });
+    let group = format!("network.loss.{}.{algorithm}", direction.name());
     let mut ratios = Vec::new();
     for (cell, columns) in &results.cells {
         let Some((ours, linux)) = pair(columns, direction, algorithm) else { continue };
@@ -139,7 +139,8 @@ mod tests {
             column
         };
         let cells = cells::chosen(&run).into_iter();
-        let cells = cells.map(|cell| (cell, columns(cell, algorithms).into_iter().map(filled).collect())).collect();
+        let cells =
+            cells.map(|cell| (cell, columns(cell, algorithms, None).into_iter().map(filled).collect())).collect();
         Results { cells, counts: Vec::new(), relay_mb_s: vec![500.0], shares: [vec![0.5], vec![0.5], vec![2.0]] }
     }
 

@@ -16,6 +16,8 @@ const PEER_TIMEOUT: Duration = Duration::from_secs(3600);
 const SILENCE_MAX: Duration = Duration::from_millis(60_100);
 /// Nothing moves for so long only if two dozen segments in a row are lost.
 const STALL_MAX: Duration = Duration::from_secs(1800);
+/// A packet of 1200 bytes passes each path; without the header of IPv6.
+const BASE_SEGMENT_BYTES: u16 = 1160;
 
 /// The byte at a place of a stream.
 fn byte_at(index: usize, stream: usize) -> u8 {
@@ -84,6 +86,12 @@ fn simulate(seed: u64) {
     let aborts = random.u32(..10) == 0;
     let mut net = Net::new(random.u64(..), path, own);
     net.frame_bytes = *random.choice(&[0, 3000, 65_000]).expect("there are some");
+    // One path in four drops long packets of one direction, and reports that or not.
+    if random.u32(..4) == 0 {
+        let longest = random.u16(BASE_SEGMENT_BYTES..2000);
+        net.longest = longest.into();
+        net.reports = random.bool().then_some(longest - glass_lib_tcp::wire::HEADER_BYTES as u16);
+    }
     net.send(0);
     let start = net.now;
     let mut progress_at = start;

@@ -6,35 +6,38 @@ use glass_lib_tcp::congestion::Kind;
 use std::time::Duration;
 
 const DELAY: Duration = Duration::from_millis(20);
-const TIME: Duration = Duration::from_secs(15);
+pub const TIME: Duration = Duration::from_secs(15);
 /// More than a bandwidth-delay product of all paths, with their queues.
 const BUFFER_BYTES: usize = 8 << 20;
 /// Payload of a segment with timestamps, and its Ethernet frame.
-const SHARE_OF_PAYLOAD: f64 = 1448.0 / 1514.0;
+pub const SHARE_OF_PAYLOAD: f64 = 1448.0 / 1514.0;
 
 /// What the path does: its rate, its queue in bandwidth-delay products, and of a thousand segments the lost and the late ones.
 #[derive(Debug, Clone, Copy)]
-struct Conditions {
-    mbit: u64,
-    queue: f64,
-    loss: u32,
-    late: u32,
+pub struct Conditions {
+    pub mbit: u64,
+    pub queue: f64,
+    pub loss: u32,
+    pub late: u32,
+    /// In each direction.
+    pub delay: Duration,
     /// How long the sender does other things before it receives what has arrived.
-    busy: Duration,
-    seed: u64,
+    pub busy: Duration,
+    pub seed: u64,
 }
 
 /// 100 Mbit/s with a queue of one bandwidth-delay product.
-const GOOD: Conditions = Conditions { mbit: 100, queue: 1.0, loss: 0, late: 0, busy: Duration::ZERO, seed: 1 };
+pub const GOOD: Conditions =
+    Conditions { mbit: 100, queue: 1.0, loss: 0, late: 0, delay: DELAY, busy: Duration::ZERO, seed: 1 };
 
 /// The share of the path that one connection uses from its start on.
-fn share(kind: Kind, conditions: Conditions) -> f64 {
-    let Conditions { mbit, queue, loss, late, busy, seed } = conditions;
-    let path = Path { delay: DELAY, jitter: Duration::ZERO, loss, duplication: 0 };
+pub fn share(kind: Kind, conditions: Conditions) -> f64 {
+    let Conditions { mbit, queue, loss, late, delay, busy, seed } = conditions;
+    let path = Path { delay, jitter: Duration::ZERO, loss, duplication: 0 };
     let own = Settings { receive_bytes: BUFFER_BYTES, send_bytes: BUFFER_BYTES, congestion: kind, seed, ..settings() };
     let mut net = Net::new(seed, path, [own, own]);
     (net.frame_bytes, net.busy) = (64 << 10, busy);
-    net.bottleneck = Some(Bottleneck::new(mbit * 1_000_000, (2 * DELAY).mul_f64(queue), late));
+    net.bottleneck = Some(Bottleneck::new(mbit * 1_000_000, (2 * delay).mul_f64(queue), late));
     net.send(0);
     let end = net.now + TIME;
     let data = vec![7; 256 << 10];
@@ -102,17 +105,22 @@ fn reordering_costs_little() {
     }
 }
 
-/// How long 3 MB take over a path of 1 ms whose router drops packets of more than 1300 bytes, and reports that or not.
-fn time_over_a_short_mtu(kind: Kind, reports: Option<u16>) -> Duration {
-    const BYTES: usize = 3_000_000;
+/// How long so many bytes take over a path of 1 ms whose router drops packets of more than 1300 bytes, and reports that or not; and the longest packet
+/// that has passed.
+fn over_a_short_mtu(
+    kind: Kind,
+    reports: Option<u16>,
+    bottleneck: Option<Bottleneck>,
+    bytes: usize,
+) -> (Duration, usize) {
     let path = Path { delay: Duration::from_micros(500), jitter: Duration::ZERO, loss: 0, duplication: 0 };
     let own = Settings { receive_bytes: BUFFER_BYTES, send_bytes: BUFFER_BYTES, congestion: kind, ..settings() };
     let mut net = Net::new(1, path, [own, own]);
-    (net.frame_bytes, net.longest, net.reports) = (64 << 10, 1280, reports);
+    (net.frame_bytes, net.longest, net.reports, net.bottleneck) = (64 << 10, 1280, reports, bottleneck);
     net.send(0);
     let (start, end) = (net.now, net.now + Duration::from_secs(60));
-    let (data, mut written, mut received) = (vec![7; BYTES], 0, 0);
-    while received < BYTES && net.now < end {
+    let (data, mut written, mut received) = (vec![7; bytes], 0, 0);
+    while received < bytes && net.now < end {
         if let Some(sender) = net.connection(0) {
             written += sender.write(&data[written..]);
         }
@@ -121,15 +129,26 @@ fn time_over_a_short_mtu(kind: Kind, reports: Option<u16>) -> Duration {
         received += net.connection(1).map_or(0, |receiver| receiver.skip(usize::MAX));
         net.send(1);
     }
-    net.now.since(start)
+    (net.now.since(start), net.longest_passed + 20)
 }
 
 #[test]
 fn a_short_mtu_costs_a_moment() {
     for kind in [Kind::Cubic, Kind::Bbr] {
-        let [reported, silent] = [Some(1260), None].map(|reports| time_over_a_short_mtu(kind, reports));
+        let [reported, silent] = [Some(1260), None].map(|reports| over_a_short_mtu(kind, reports, None, 3_000_000).0);
         assert!(reported < Duration::from_millis(50), "{kind:?}: {reported:?}");
         // A timeout, and a slow start from one segment.
         assert!(silent < Duration::from_millis(500), "{kind:?}: {silent:?}");
+    }
+}
+
+#[test]
+fn the_longest_packets_of_a_silent_path_are_found() {
+    for kind in [Kind::Cubic, Kind::Bbr] {
+        let bottleneck = Bottleneck::new(100_000_000, Duration::from_millis(2), 0);
+        let (time, longest) = over_a_short_mtu(kind, None, Some(bottleneck), 12_000_000);
+        // The search costs no rate: of 100 Mbit/s the payload has 0.92, after the timeout.
+        assert!(time < Duration::from_millis(1300), "{kind:?}: {time:?}");
+        assert!((1300 - 16..=1300).contains(&longest), "{kind:?}: {longest}");
     }
 }

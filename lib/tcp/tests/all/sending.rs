@@ -302,50 +302,6 @@ fn rfc9293_3_8_6_2_1_a_window_of_1_is_filled() {
 }
 
 #[test]
-fn rfc8201_what_a_router_has_dropped_is_retransmitted_in_shorter_segments() {
-    run("open
-         write 2500
-         +0 > . 1:1001 ack 1
-         +0 > . 1001:2001 ack 1
-         +0 > P. 2001:2501 ack 1
-         # Not in flight: forged (RFC 5927).
-         limit 2501 600
-         +1ms limit 1 600
-         +0 > . 1:601 ack 1
-         +0 > . 601:1201 ack 1
-         +0 > . 1201:1801 ack 1
-         +0 > . 1801:2401 ack 1
-         +0 > P. 2401:2501 ack 1
-         +5ms < . 1:1 ack 2501
-         # It is not larger again.
-         write 600
-         +0 > P. 2501:3101 ack 1
-         limit 2501 900
-         +1ms < . 1:1 ack 3101
-         +10s quiet");
-}
-
-#[test]
-fn rfc8899_a_path_that_drops_long_segments_in_silence_gets_shorter_ones() {
-    run("+0 < S 0:0 <mss 1460,sack>
-         +0 > S. 0:0 ack 1
-         +10ms < . 1:1 ack 1
-         write 2000
-         +0 > . 1:1461 ack 1
-         +0 > P. 1461:2001 ack 1
-         # The short one arrives, the long one and its retransmission do not.
-         +10ms < . 1:1 ack 1 <sacks 1461-2001>
-         +2.5ms > . 1:1461 ack 1
-         +210ms > . 1:1129 ack 1
-         +10ms < . 1:1 ack 1129 <sacks 1461-2001>
-         +0 > . 1129:1461 ack 1
-         +10ms < . 1:1 ack 2001
-         write 1200
-         +0 > . 2001:3129 ack 1
-         +0 > P. 3129:3201 ack 1");
-}
-
-#[test]
 fn rfc5681_4_1_after_a_pause_the_window_is_that_of_a_new_connection() {
     let mut script = format!("open {TEN}");
     let mut sent = 10_001;

@@ -124,6 +124,8 @@ pub struct Net {
     /// Longer segments of the first end are dropped, and perhaps this is reported to it, with a length in bytes.
     pub longest: usize,
     pub reports: Option<u16>,
+    /// The longest segment of the first end that was not dropped so.
+    pub longest_passed: usize,
     flying: BinaryHeap<Flying>,
     sent: u64,
     /// When an end sent something last.
@@ -148,6 +150,7 @@ impl Net {
             busy: Duration::ZERO,
             longest: usize::MAX,
             reports: None,
+            longest_passed: 0,
             flying,
             sent: 0,
             sent_at,
@@ -162,10 +165,14 @@ impl Net {
         self.sent_at = self.now;
         if to == 1 && bytes.len() > self.longest {
             let number = Segment::parse(&bytes).expect("it is whole").header.seq;
+            let now = self.now;
             if let (Some(limit), Some(connection)) = (self.reports, self.connection(0)) {
-                connection.limit_segment(number, limit);
+                connection.limit_segment(now, number, limit);
             }
             return;
+        }
+        if to == 1 {
+            self.longest_passed = self.longest_passed.max(bytes.len());
         }
         let mut departs = self.now;
         if let Some(bottleneck) = self.bottleneck.as_mut().filter(|_| to == 1) {

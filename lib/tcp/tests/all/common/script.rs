@@ -115,7 +115,8 @@ impl Script {
             "limit" => {
                 let (number, bytes) = rest.split_once(' ').expect(line);
                 let number = OWN.wrapping_add(number.parse().expect(line));
-                self.open(line).limit_segment(number, bytes.parse().expect(line));
+                let now = self.now;
+                self.open(line).limit_segment(now, number, bytes.parse().expect(line));
             }
             "reopens" | "refuses" => {
                 let (header, _) = parse(rest, PEER, OWN, line);
