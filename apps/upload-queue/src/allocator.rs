@@ -118,7 +118,7 @@ impl Allocator {
 
     /// The space of an item, whose blocks and entry are taken.
     pub(crate) fn space_of(&self, extents: [Extent; EXTENTS_MAX]) -> Space {
-        Space { extents, allocator: self.clone() }
+        Space { extents, allocator: Some(self.clone()) }
     }
 
     /// Takes exactly `extents`, which an index names, as those of an upload that has filled them and may grow.
@@ -192,7 +192,7 @@ impl Reservation {
         assert!(blocks <= reserved.used, "{blocks} blocks of {}", reserved.used);
         let extents = reserved.cut(blocks);
         extents.into_iter().for_each(|extent| free.join(extent));
-        Space { extents: reserved.extents, allocator: self.allocator.clone() }
+        Space { extents: reserved.extents, allocator: Some(self.allocator.clone()) }
     }
 }
 
@@ -400,20 +400,21 @@ impl Free {
 /// One of an item in the index exists only while the item is added, and from its removal until its last reader has ended.
 pub(crate) struct Space {
     pub(crate) extents: [Extent; EXTENTS_MAX],
-    allocator: Allocator,
+    /// `None` once it is kept.
+    allocator: Option<Allocator>,
 }
 
 impl Space {
     /// It belongs to an item in the index, until [`Allocator::space_of`].
     pub(crate) fn keep(mut self) {
-        self.extents = Default::default();
-        self.allocator.free.borrow_mut().entries -= 1;
+        self.allocator = None;
     }
 }
 
 impl Drop for Space {
     fn drop(&mut self) {
-        let mut free = self.allocator.free.borrow_mut();
+        let Some(allocator) = &self.allocator else { return };
+        let mut free = allocator.free.borrow_mut();
         self.extents.iter().for_each(|extent| free.join(*extent));
         free.entries += 1;
     }

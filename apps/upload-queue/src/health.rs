@@ -1,9 +1,7 @@
 //! Whether the disk does what the queue needs.
 
 use crate::error::{Health, StoreError};
-use crate::format::{
-    self, BLOCK_BYTES, Checkpoint, CheckpointSlot, IndexPlace, LogBlock, Superblock, SuperblockState,
-};
+use crate::format::{self, BLOCK_BYTES, Checkpoint, CheckpointSlot, IndexPlace, LogBlock, Superblock, SuperblockState};
 use crate::store::Store;
 use alloc::vec::Vec;
 use glasshouse::{Block, BlockError, Buf};

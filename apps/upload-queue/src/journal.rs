@@ -55,7 +55,13 @@ pub(crate) enum Step {
 impl Journal {
     /// Of an index with this newest checkpoint, whose pages have these checksums. `next` is the log block of the next commit; `dirty` pages are
     /// changed by the log.
-    pub(crate) fn new(layout: Layout, checkpoint: &Checkpoint, sums: Vec<u64>, next: u64, dirty: BTreeSet<u32>) -> Journal {
+    pub(crate) fn new(
+        layout: Layout,
+        checkpoint: &Checkpoint,
+        sums: Vec<u64>,
+        next: u64,
+        dirty: BTreeSet<u32>,
+    ) -> Journal {
         let Checkpoint { number, log_block: first, .. } = *checkpoint;
         Journal { layout, number, places: checkpoint.places.clone(), sums, first, next, dirty, work: None }
     }

@@ -49,8 +49,12 @@ pub(crate) async fn open<B: Block>(block: &B, erase: bool, grow: bool) -> Result
     let Some(Superblock { place, .. }) = find_queue(block, erase).await? else {
         let layout = Layout::for_device(size_bytes).ok_or(OpenError::TooSmall { size_bytes })?;
         let opened = format_device(block, layout).await?;
-        let recovery =
-            Recovery { formatted: true, sequence: 1, unused_bytes: size_bytes - bytes_of(blocks_max), ..Recovery::default() };
+        let recovery = Recovery {
+            formatted: true,
+            sequence: 1,
+            unused_bytes: size_bytes - bytes_of(blocks_max),
+            ..Recovery::default()
+        };
         return Ok((opened, recovery));
     };
     let queue_bytes = bytes_of(place.total_blocks());

@@ -113,12 +113,7 @@ pub(crate) async fn read_pages<B: Block>(block: &B, layout: Layout) -> Result<(F
     Ok((Found { table, contents, sequence, next_id, journal: Some(journal), kept: None }, recovery))
 }
 
-fn recovery(
-    contents: &Contents,
-    sequence: u64,
-    broken_slot: Option<(u64, Fault)>,
-    is_log_broken: bool,
-) -> Recovery {
+fn recovery(contents: &Contents, sequence: u64, broken_slot: Option<(u64, Fault)>, is_log_broken: bool) -> Recovery {
     let is_open = |(upload, _): &&(UploadEntry, Places)| matches!(upload.progress, UploadProgress::Open { .. });
     let uploads = contents.uploads.iter().filter(is_open).count();
     Recovery { sequence, items: contents.items.len(), uploads, broken_slot, is_log_broken, ..Recovery::default() }
@@ -167,7 +162,8 @@ pub(crate) async fn settle<B: Block>(
     found: Found,
 ) -> Result<Opened, OpenError> {
     let Found { table, contents, sequence, next_id, journal, kept } = found;
-    let wanted = Layout::for_device(offset(total_blocks)).ok_or(OpenError::TooSmall { size_bytes: offset(total_blocks) })?;
+    let wanted =
+        Layout::for_device(offset(total_blocks)).ok_or(OpenError::TooSmall { size_bytes: offset(total_blocks) })?;
     let old = match place {
         IndexPlace::Slots { .. } => None,
         IndexPlace::Pages(layout) => Some(Layout { total_blocks, ..layout }),
@@ -177,14 +173,23 @@ pub(crate) async fn settle<B: Block>(
         // An index that is large enough for the disk, or none: to move it costs as much as a new one.
         Some(_) => place_for(&contents, place.index(), total_blocks, wanted.pages_max, wanted.pages_max),
         None => {
-            let least = table.pages() + 1;
+            // For what there is, and one more.
+            let entries =
+                contents.items.len() + contents.uploads.iter().map(|(upload, _)| upload.entries()).sum::<usize>();
+            let least = (entries as u32 + 1).div_ceil(PAGE_ENTRIES);
             let index = place.index();
             let slots = Extent { start: index.start, blocks: index.len() as u32 };
             let new = place_for(&contents, index, total_blocks, wanted.pages_max.max(least), least);
             // The slot that is not the current one has no other use.
             let new = new.or_else(|| {
                 let kept = kept.unwrap_or(slots);
-                place_for(&contents, kept.start..kept.start + kept.blocks, total_blocks, wanted.pages_max.max(least), least)
+                place_for(
+                    &contents,
+                    kept.start..kept.start + kept.blocks,
+                    total_blocks,
+                    wanted.pages_max.max(least),
+                    least,
+                )
             });
             let bytes = || Layout::with_pages(total_blocks, 1, least).index_blocks() * BLOCK_BYTES as u64;
             Some(new.ok_or_else(|| OpenError::NoSpace { bytes: bytes() })?)
@@ -200,7 +205,8 @@ pub(crate) async fn settle<B: Block>(
         _ => unreachable!("an index of version 3 has a journal"),
     };
     if place != IndexPlace::Pages(layout) {
-        write_superblock(block, &Superblock { place: IndexPlace::Pages(layout), state: SuperblockState::Ready }).await?;
+        write_superblock(block, &Superblock { place: IndexPlace::Pages(layout), state: SuperblockState::Ready })
+            .await?;
     }
     Ok(Opened { layout, table, contents, journal, sequence, next_id })
 }

@@ -100,7 +100,9 @@ impl fmt::Display for Fault {
                  blocks, which is not a valid layout"
             ),
             Fault::Page { page, what } => write!(f, "page {page} of the index: {what}"),
-            Fault::Pages => write!(f, "the pages of the index are not those of its checkpoint: a write of the disk was lost"),
+            Fault::Pages => {
+                write!(f, "the pages of the index are not those of its checkpoint: a write of the disk was lost")
+            }
             Fault::Log { sequence } => {
                 write!(f, "its log ends after commit {sequence}, and the index has later ones: the disk is damaged")
             }

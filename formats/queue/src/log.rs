@@ -104,7 +104,8 @@ pub fn replay(
     let at = |number: u64| found[(number % blocks) as usize].filter(|block| block.number == number);
     while let Some(first) = at(log_block) {
         let is_part = |part: u32| {
-            at(log_block + u64::from(part)).is_some_and(|block| block == LogBlock { number: block.number, part, ..first })
+            at(log_block + u64::from(part))
+                .is_some_and(|block| block == LogBlock { number: block.number, part, ..first })
         };
         let is_next = first.sequence == sequence + 1 && first.next_id >= next_id && u64::from(first.parts) <= blocks;
         if !is_next || !(0..first.parts).all(is_part) {

@@ -110,7 +110,10 @@ fn ring(commits: &[usize]) -> Vec<u8> {
         for part in 0..parts {
             let block = LogBlock { number, sequence, next_id: sequence * 200, part, parts };
             let at = (number % u64::from(layout().log_blocks)) as usize * BLOCK_BYTES;
-            block.encode(changes.chunks(LOG_ENTRIES).nth(part as usize).unwrap_or_default(), &mut ring[at..][..BLOCK_BYTES]);
+            block.encode(
+                changes.chunks(LOG_ENTRIES).nth(part as usize).unwrap_or_default(),
+                &mut ring[at..][..BLOCK_BYTES],
+            );
             number += 1;
         }
     }
@@ -252,9 +255,15 @@ fn entries_that_contradict_are_refused_with_their_place() {
     wrong(&[good, (8, first.named(Some(0)))], "entry 8 (an upload): its data is not there");
     wrong(&[(8, first.named(Some(126)))], "entry 8 (an upload): its data has no place");
     wrong(&[name, data, (10, upload(2, open(1)).named(Some(9)))], "entry 9 (an upload): two uploads have its data");
-    wrong(&[name, data, (10, upload(1, UploadProgress::Complete { id: 1 }).named(None))], "entry 10 (an upload): another upload has its name");
+    wrong(
+        &[name, data, (10, upload(1, UploadProgress::Complete { id: 1 }).named(None))],
+        "entry 10 (an upload): another upload has its name",
+    );
     wrong(&[(8, first.named(None))], "entry 8 (an upload): it is neither in progress nor complete");
-    wrong(&[(8, upload(1, UploadProgress::Complete { id: 10 }).named(None))], "entry 8 (an upload): no item had its id");
+    wrong(
+        &[(8, upload(1, UploadProgress::Complete { id: 10 }).named(None))],
+        "entry 8 (an upload): no item had its id",
+    );
     wrong(&[name, (9, upload(1, open(31)).data().unwrap()), good], "entry 9 (an upload): it overlaps another item");
     let mut unknown = [0; ENTRY_BYTES];
     unknown[20] = 1;

@@ -1,8 +1,9 @@
 //! The index of versions 1 and 2: two slots, each of which a commit writes whole. Queues of today read it once, and write version 3.
 
 use super::{
-    BLOCK_BYTES, CHECKSUM, ENTRY_BYTES, Entry, Fault, Geometry, HEADER_BYTES, Index, IndexPlace, NUMBER_MAX, UploadEntry, UploadProgress,
-    VERSION_1, VERSION_2, check_extents, check_sum, checksum_without, decode_entry, u32_at, u64_at, uploads,
+    BLOCK_BYTES, CHECKSUM, ENTRY_BYTES, Entry, Fault, Geometry, HEADER_BYTES, Index, IndexPlace, NUMBER_MAX,
+    UploadEntry, UploadProgress, VERSION_1, VERSION_2, check_extents, check_sum, checksum_without, decode_entry,
+    u32_at, u64_at, uploads,
 };
 use alloc::vec::Vec;
 
@@ -178,4 +179,3 @@ fn check_entries(geometry: Geometry, index: &Index) -> Result<(), Fault> {
 fn checked_version(version: u32) -> Result<u32, Fault> {
     if (VERSION_1..=VERSION_2).contains(&version) { Ok(version) } else { Err(Fault::Version(version)) }
 }
-

@@ -175,7 +175,8 @@ impl Table {
                     if entry.id >= next_id {
                         return Err(fault("its id is out of order"));
                     }
-                    let checked = check_extents(disk, entry.length, &entry.extents, |extent| runs.push((extent, place)));
+                    let checked =
+                        check_extents(disk, entry.length, &entry.extents, |extent| runs.push((extent, place)));
                     checked.map_err(fault)?;
                     items.push((entry.id, place));
                 }
@@ -191,7 +192,9 @@ impl Table {
                         return Err(of_upload("another upload has its name"));
                     }
                     match upload.progress {
-                        UploadProgress::Complete { id } if id >= next_id => return Err(of_upload("no item had its id")),
+                        UploadProgress::Complete { id } if id >= next_id => {
+                            return Err(of_upload("no item had its id"));
+                        }
                         UploadProgress::Open { offset, .. } if upload.length.is_some_and(|length| length < offset) => {
                             return Err(of_upload("it has more bytes than its length"));
                         }

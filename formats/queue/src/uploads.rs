@@ -121,11 +121,7 @@ pub(super) fn data_place(place: &[u8]) -> Option<u32> {
 }
 
 /// The entry of a name in version 3; `data` is what is at the place that it names.
-pub(super) fn decode_named(
-    position: usize,
-    place: &[u8],
-    data: Option<UploadProgress>,
-) -> Result<UploadEntry, Fault> {
+pub(super) fn decode_named(position: usize, place: &[u8], data: Option<UploadProgress>) -> Result<UploadEntry, Fault> {
     let progress = match (u64_at(place, 0), data) {
         (0, Some(progress)) => progress,
         (id, None) if id > 0 => UploadProgress::Complete { id },
@@ -169,12 +165,7 @@ pub(super) fn decode<'a>(position: usize, places: impl Iterator<Item = &'a [u8]>
 }
 
 /// The bytes from `unused` on are zero.
-fn decode_name(
-    position: usize,
-    place: &[u8],
-    unused: usize,
-    progress: UploadProgress,
-) -> Result<UploadEntry, Fault> {
+fn decode_name(position: usize, place: &[u8], unused: usize, progress: UploadProgress) -> Result<UploadEntry, Fault> {
     if u64_at(place, 8) != NAME || place[unused..].iter().any(|&byte| byte != 0) {
         return Err(Fault::Upload { position, what: "its unused bytes are not zero" });
     }

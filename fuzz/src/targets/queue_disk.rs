@@ -197,7 +197,9 @@ pub(super) fn disk_of(input: &[u8]) -> Option<Vec<u8>> {
 fn page_fields() -> Vec<(usize, usize)> {
     let mut fields = vec![(8, 4), (12, 4), (16, 8), (24, 4), (28, 4), (40, 4)];
     for checkpoint in [BLOCK_BYTES, 2 * BLOCK_BYTES] {
-        fields.extend([(0, 8), (8, 8), (16, 8), (24, 8), (32, 8), (40, 4), (64, 1)].map(|(at, len)| (checkpoint + at, len)));
+        fields.extend(
+            [(0, 8), (8, 8), (16, 8), (24, 8), (32, 8), (40, 4), (64, 1)].map(|(at, len)| (checkpoint + at, len)),
+        );
     }
     let entry = |at: usize| {
         [(0, 8), (8, 8), (16, 8), (24, 4), (28, 4), (32, 4), (36, 4), (48, 4)].map(|(field, len)| (at + field, len))

@@ -3,11 +3,15 @@
 use crate::disk::ReadAt;
 use crate::queue::{OpenError, read as read_blocks};
 use glass_formats_queue::{
-    self as format, BLOCK_BYTES, Checkpoint, CheckpointSlot, Contents, Fault, Index, Layout, Table, decode_page,
+    self as format, BLOCK_BYTES, Checkpoint, CheckpointSlot, Contents, ENTRY_BYTES, Fault, Index, Layout, Table,
+    decode_page,
 };
 
 /// Pages that are reported one by one.
 const PAGES_NAMED: usize = 16;
+
+/// Entries that are left out because they contradict others: the uploads that a queue may have, and some more.
+const ENTRIES_LEFT_OUT_MAX: usize = 1000;
 
 /// An index, as far as it can be read, and what is wrong with it.
 pub(crate) struct Found {
@@ -87,16 +91,23 @@ pub(crate) fn read(disk: &impl ReadAt, layout: Layout) -> Result<Found, OpenErro
     if newest > sequence {
         faults.push(Fault::Log { sequence }.to_string());
     }
-    // Without some pages, what is left may have parts of uploads.
-    let contents = match table.contents(layout, next_id) {
-        Ok(contents) => contents,
-        Err(fault) if damaged.is_empty() => return Err(OpenError::Index(fault)),
-        Err(fault) => {
-            faults.push(fault.to_string());
-            Contents::default()
-        }
-    };
+    let contents = contents(&mut table, layout, next_id, &mut faults)?;
     let entries = contents.items.iter().map(|(_, place)| table.item(*place)).collect();
     let uploads = contents.uploads.into_iter().map(|(upload, _)| upload).collect();
     Ok(Found { index: Index { sequence, next_id, entries, uploads }, faults })
+}
+
+/// What the entries are together, without those that contradict: of what pages had that are damaged, an upload may have a part.
+fn contents(table: &mut Table, layout: Layout, next_id: u64, faults: &mut Vec<String>) -> Result<Contents, OpenError> {
+    for _ in 0..ENTRIES_LEFT_OUT_MAX {
+        match table.contents(layout, next_id) {
+            Ok(contents) => return Ok(contents),
+            Err(fault @ (Fault::Entry { position, .. } | Fault::Upload { position, .. })) => {
+                faults.push(fault.to_string());
+                table.set(position as u32, &[0; ENTRY_BYTES]);
+            }
+            Err(fault) => return Err(OpenError::Index(fault)),
+        }
+    }
+    table.contents(layout, next_id).map_err(OpenError::Index)
 }

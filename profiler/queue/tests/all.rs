@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use glass_formats_queue::{
-    BLOCK_BYTES, EXTENTS_MAX, Entry, Extent, Geometry, IndexPlace, Superblock, SuperblockState, UploadEntry, UploadProgress,
-    VERSION_1, VERSION_2, encode_slot, encode_superblock, hasher,
+    BLOCK_BYTES, EXTENTS_MAX, Entry, Extent, Geometry, IndexPlace, Superblock, SuperblockState, UploadEntry,
+    UploadProgress, VERSION_1, VERSION_2, encode_slot, encode_superblock, hasher,
 };
 use glass_profiler_queue::{DataError, Queue, check};
 

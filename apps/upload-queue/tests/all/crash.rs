@@ -434,7 +434,8 @@ fn cuts_of_a_commit(image: &[u8], items: u64, tag: u64) -> Vec<Vec<u8>> {
         // In one commit. The entries of empty ones are the same whatever the tag is.
         let more = async |tag, bytes| put(&store, &content(tag, bytes), 3000).await.map(drop);
         let done: [_; 20] =
-            join_array(std::array::from_fn(|number| more(tag + number as u64, if number < 4 { 3000 } else { 0 }))).await;
+            join_array(std::array::from_fn(|number| more(tag + number as u64, if number < 4 { 3000 } else { 0 })))
+                .await;
         assert!(done.iter().all(Result::is_ok), "{done:?}");
     });
     let events = disk.events();

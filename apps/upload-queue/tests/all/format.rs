@@ -124,7 +124,9 @@ fn damaged_and_older_pages_are_refused_with_the_reason() {
     assert_eq!(refused, BLOCK_BYTES * 8 / 17 + 1, "one of two areas counts");
     // A disk that has lost the write of a page has an older one there, with a right checksum.
     let first = disk.events().into_iter().find_map(|event| match event {
-        Event::Write { offset, data, .. } if offset >= pages && offset < pages + 2 * BLOCK_BYTES => Some((offset, data)),
+        Event::Write { offset, data, .. } if offset >= pages && offset < pages + 2 * BLOCK_BYTES => {
+            Some((offset, data))
+        }
         _ => None,
     });
     let (offset, data) = first.expect("a page was written");

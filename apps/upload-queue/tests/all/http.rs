@@ -9,7 +9,7 @@ const MIB: u64 = 1 << 20;
 
 #[test]
 fn every_row_of_the_table_of_answers() {
-    let mut site = Site::new(1, MIB, &["--max-item-bytes", "1000000"]);
+    let mut site = Site::new(1, MIB + (10 << 12), &["--max-item-bytes", "1000000"]);
     let big_header = format!("GET / HTTP/1.1\r\nHost: q\r\nX: {}\r\n\r\n", "x".repeat(20_000));
     let long_line = format!("GET /{} HTTP/1.1\r\nHost: q\r\n\r\n", "x".repeat(9_000));
     let rows: Vec<(String, u16, &str)> = [
@@ -354,7 +354,7 @@ fn a_damaged_item_is_cut_and_named_on_the_console() {
     let line = site.server.console().last().unwrap().clone();
     assert_eq!(line, format!("upload-queue: {}", reply.text().trim_end()));
     // What the client can do something about is not the operator's concern.
-    assert_eq!(site.run(async |client| client.put(&content(2, 4 * MIB as usize - 9 * 4096)).await.status), 507);
+    assert_eq!(site.run(async |client| client.put(&content(2, 4 * MIB as usize - 19 * 4096)).await.status), 507);
     assert_eq!(site.server.console().last(), Some(&line));
 }
 

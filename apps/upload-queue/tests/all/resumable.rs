@@ -1,6 +1,6 @@
 //! Uploads that are interrupted and continued, by the store's interface.
 
-use crate::common::{RecordingDisk, content, get, open, put, remove_head, run, send};
+use crate::common::{RecordingDisk, content, get, open, remove_head, run, send};
 use glass_lib_executor::Executor;
 use std::rc::Rc;
 use upload_queue::limits::{CHUNK_BYTES, SAVE_BYTES, resumable_max};
