@@ -7,10 +7,14 @@ use alloc::vec;
 use glasshouse::BlockError;
 
 fn changes() -> (Changes, Allocator) {
+    changes_with(100)
+}
+
+fn changes_with(places_max: usize) -> (Changes, Allocator) {
     let data = Extent { start: 700, blocks: 100 };
     let mut index = Index::new(Table::new(), &Contents::default());
     index.make_room(100).expect("there is memory");
-    (Changes::new(index, BTreeMap::new(), 100, 1, 1), Allocator::new([data], 100))
+    (Changes::new(index, BTreeMap::new(), places_max, 1, 1), Allocator::new([data], 100))
 }
 
 fn add(changes: &mut Changes, allocator: &Allocator) -> Outcome {
@@ -221,4 +225,29 @@ fn a_failed_flush_fails_what_it_would_have_covered_and_what_came_later() {
     assert!(changes.settle());
     commit(&mut changes, &allocator);
     assert_eq!(allocator.free_entries(), 100);
+}
+
+#[test]
+fn a_commit_has_no_more_changes_than_the_log_has_room_for_and_each_one_its_own_outcome() {
+    let (mut changes, allocator) = changes_with(6);
+    let outcomes: Vec<Outcome> = (0..7).map(|_| add(&mut changes, &allocator)).collect();
+    flush(&mut changes);
+    // An upload that can be resumed changes two places, so each item counts for two.
+    let counts = [3, 3, 1].map(|count| {
+        let batch = changes.begin().expect("there are more");
+        assert_eq!(changes.plan(&batch).changes.len(), count);
+        succeed(&mut changes, batch, &allocator);
+        outcomes.iter().filter(|outcome| outcome.get().is_some()).count()
+    });
+    assert_eq!(counts, [3, 6, 7]);
+    // Removals fill up what is left of a batch.
+    assert!((1..8).all(|id| changes.remove(id).0));
+    let (_, last) = changes.remove(1);
+    for left in [2, 0] {
+        let batch = changes.begin().expect("there are more");
+        succeed(&mut changes, batch, &allocator);
+        assert_eq!(ids(&changes).len(), 0);
+        assert_eq!(last.as_ref().unwrap().get().is_some(), left == 0, "the last one has its own");
+    }
+    assert!(changes.begin().is_none());
 }

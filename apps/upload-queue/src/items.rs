@@ -50,13 +50,10 @@ pub(crate) struct Listed {
     pub(crate) tries: u32,
 }
 
-/// How many items there are.
+/// How many items there are; a consumer has some, and others were given out as often as they may be.
 pub(crate) struct Counts {
-    /// All of them.
     pub(crate) items: u64,
-    /// Those that a consumer has.
     pub(crate) leased: u64,
-    /// Those that were given out as often as they may be.
     pub(crate) dead: u64,
 }
 
@@ -157,9 +154,8 @@ impl<P: Platform> Items<P> {
                 (disk.store.usage().items, given.map(|id| disk.leases.place(id, now)).collect())
             }
             Items::Engine(engine) => {
-                let places: Vec<Place> =
-                    engine.after(None, usize::MAX, now).into_iter().map(|item| item.place).collect();
-                (places.len(), places)
+                let items = engine.after(None, usize::MAX, now).into_iter();
+                (items.len(), items.map(|item| item.place).collect())
             }
         };
         let count = |is_counted: fn(Place) -> bool| places.iter().filter(|place| is_counted(**place)).count() as u64;
