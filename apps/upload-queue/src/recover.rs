@@ -14,6 +14,7 @@ use crate::limits::{INDEX_READ_BLOCKS, INDEX_WRITES};
 use crate::open::{Opened, free_runs, read, write, write_superblock};
 use alloc::collections::{BTreeSet, TryReserveError};
 use alloc::vec::Vec;
+use core::ops::Range;
 use glasshouse::future::join;
 use glasshouse::{Block, Buf, OutOfMemory};
 
@@ -25,8 +26,6 @@ pub(crate) struct Found {
     next_id: u64,
     /// Where it goes on; `None` of an older version.
     journal: Option<Journal>,
-    /// Blocks outside of the index that a new one must not overwrite although no entry names them.
-    kept: Option<Extent>,
 }
 
 fn offset(block: u32) -> u64 {
@@ -76,9 +75,8 @@ pub(crate) async fn read_slots<B: Block>(block: &B, geometry: Geometry) -> Resul
     }
     contents.taken = entries.iter().flat_map(|entry: &Entry| entry.extents).filter(|run| run.blocks > 0).collect();
     contents.taken.sort_unstable_by_key(|run| run.start);
-    let kept = Some(Extent { start: geometry.slot_start(sequence), blocks: geometry.slot_blocks });
     let recovery = recovery(&contents, sequence, broken_slot, false);
-    Ok((Found { table, contents, sequence, next_id, journal: None, kept }, recovery))
+    Ok((Found { table, contents, sequence, next_id, journal: None }, recovery))
 }
 
 /// Reads an index of version 3, and clears what a commit or a checkpoint that was cut short has left; the caller flushes that.
@@ -110,7 +108,7 @@ pub(crate) async fn read_pages<B: Block>(block: &B, layout: Layout) -> Result<(F
     let recovery = recovery(&contents, end.sequence, broken_slot, !end.broken.is_empty());
     let journal = Journal::new(layout, &checkpoint, sums, end.log_block, dirty);
     let (sequence, next_id) = (end.sequence, end.next_id);
-    Ok((Found { table, contents, sequence, next_id, journal: Some(journal), kept: None }, recovery))
+    Ok((Found { table, contents, sequence, next_id, journal: Some(journal) }, recovery))
 }
 
 fn recovery(contents: &Contents, sequence: u64, broken_slot: Option<(u64, Fault)>, is_log_broken: bool) -> Recovery {
@@ -161,48 +159,35 @@ pub(crate) async fn settle<B: Block>(
     total_blocks: u32,
     found: Found,
 ) -> Result<Opened, OpenError> {
-    let Found { table, contents, sequence, next_id, journal, kept } = found;
-    let wanted =
-        Layout::for_device(offset(total_blocks)).ok_or(OpenError::TooSmall { size_bytes: offset(total_blocks) })?;
-    let old = match place {
-        IndexPlace::Slots { .. } => None,
-        IndexPlace::Pages(layout) => Some(Layout { total_blocks, ..layout }),
-    };
-    let new = match old {
-        Some(old) if old.pages_max >= wanted.pages_max => None,
-        // An index that is large enough for the disk, or none: to move it costs as much as a new one.
-        Some(_) => place_for(&contents, place.index(), total_blocks, wanted.pages_max, wanted.pages_max),
-        None => {
+    let Found { table, contents, sequence, next_id, journal } = found;
+    let size_bytes = offset(total_blocks);
+    let wanted = Layout::for_device(size_bytes).ok_or(OpenError::TooSmall { size_bytes })?.pages_max;
+    let new = match place {
+        IndexPlace::Pages(layout) if layout.pages_max >= wanted => None,
+        IndexPlace::Pages(layout) => place_for(&contents, layout.index(), total_blocks, wanted, wanted),
+        IndexPlace::Slots { geometry, .. } => {
+            let uploads = contents.uploads.iter().map(|(upload, _)| upload.entries()).sum::<usize>();
             // For what there is, and one more.
-            let entries =
-                contents.items.len() + contents.uploads.iter().map(|(upload, _)| upload.entries()).sum::<usize>();
-            let least = (entries as u32 + 1).div_ceil(PAGE_ENTRIES);
-            let index = place.index();
-            let slots = Extent { start: index.start, blocks: index.len() as u32 };
-            let new = place_for(&contents, index, total_blocks, wanted.pages_max.max(least), least);
-            // The slot that is not the current one has no other use.
-            let new = new.or_else(|| {
-                let kept = kept.unwrap_or(slots);
-                place_for(
-                    &contents,
-                    kept.start..kept.start + kept.blocks,
-                    total_blocks,
-                    wanted.pages_max.max(least),
-                    least,
-                )
-            });
-            let bytes = || Layout::with_pages(total_blocks, 1, least).index_blocks() * BLOCK_BYTES as u64;
-            Some(new.ok_or_else(|| OpenError::NoSpace { bytes: bytes() })?)
+            let least = ((contents.items.len() + uploads) as u32 + 1).div_ceil(PAGE_ENTRIES);
+            let current = geometry.slot_start(sequence);
+            // The other slot has no use any more, if there is no space elsewhere.
+            let kept = [1..geometry.data_start(), current..current + geometry.slot_blocks];
+            let find = |kept| place_for(&contents, kept, total_blocks, wanted.max(least), least);
+            let bytes = Layout::with_pages(total_blocks, 1, least).index_blocks() * BLOCK_BYTES as u64;
+            Some(kept.into_iter().find_map(find).ok_or(OpenError::NoSpace { bytes })?)
         }
     };
-    let (layout, journal) = match (new, old, journal) {
-        (None, Some(layout), Some(journal)) => (layout, journal.with_layout(layout)),
+    let (layout, journal) = match (new, place, journal) {
+        (None, IndexPlace::Pages(old), Some(journal)) => {
+            let layout = Layout { total_blocks, ..old };
+            (layout, journal.with_layout(layout))
+        }
         (Some(layout), ..) => {
             let journal = write_index(block, layout, &table, sequence, next_id).await?;
             block.flush().await?;
             (layout, journal)
         }
-        _ => unreachable!("an index of version 3 has a journal"),
+        _ => unreachable!("an index of version 3 has a journal, and an older one is written anew"),
     };
     if place != IndexPlace::Pages(layout) {
         write_superblock(block, &Superblock { place: IndexPlace::Pages(layout), state: SuperblockState::Ready })
@@ -212,10 +197,10 @@ pub(crate) async fn settle<B: Block>(
 }
 
 /// A layout whose index is in free blocks: with room for `pages_wanted` pages, or else as many as there is space for, and at least `pages_least`.
-/// `index` is not free.
+/// Blocks that are `kept` are not free.
 fn place_for(
     contents: &Contents,
-    index: core::ops::Range<u32>,
+    kept: Range<u32>,
     total_blocks: u32,
     pages_wanted: u32,
     pages_least: u32,
@@ -227,11 +212,10 @@ fn place_for(
     });
     taken.extend(uploads.flatten().filter(|run| run.blocks > 0));
     taken.sort_unstable_by_key(|run| run.start);
-    let runs: Vec<Extent> = free_runs(total_blocks, index, &taken).collect();
+    let runs: Vec<Extent> = free_runs(total_blocks, kept, &taken).collect();
     let mut pages = pages_wanted;
     loop {
         let blocks = Layout::with_pages(total_blocks, 1, pages).index_blocks();
-        // At least one block is left for data: an index as large as the disk is none.
         let run = runs.iter().find(|run| u64::from(run.blocks) >= blocks);
         if let Some(run) = run {
             return Some(Layout::with_pages(total_blocks, run.start, pages));

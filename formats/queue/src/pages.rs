@@ -12,8 +12,9 @@ pub const PAGE_ENTRIES: u32 = ((BLOCK_BYTES - HEADER_BYTES) / ENTRY_BYTES) as u3
 pub const LOG_BLOCKS_MIN: u32 = 8;
 /// Blocks of a log at most: half a MiB, which a start reads.
 const LOG_BLOCKS_MAX: u32 = 128;
-/// Blocks of a device for one of its log, and for one page.
-const BLOCKS_PER_LOG_BLOCK: u32 = 128;
+/// Blocks of a log for each page, within these bounds.
+const LOG_BLOCKS_PER_PAGE: u32 = 2;
+/// Blocks of a device for one page.
 const BLOCKS_PER_PAGE: u32 = 256;
 /// Pages at most: 16.5 million entries, of which a start reads 1 GiB.
 const PAGES_MAX: u32 = 1 << 18;
@@ -45,12 +46,8 @@ impl Layout {
 
     /// The layout of a queue of so many blocks with room for `pages_max` pages, 1 at least.
     pub fn with_pages(total_blocks: u32, index_start: u32, pages_max: u32) -> Layout {
-        // As many as a device has for which a new queue has so many pages.
-        let log_blocks = match pages_max {
-            1 => total_blocks / BLOCKS_PER_LOG_BLOCK,
-            pages => pages.saturating_mul(BLOCKS_PER_PAGE / BLOCKS_PER_LOG_BLOCK),
-        };
-        Layout { total_blocks, index_start, log_blocks: log_blocks.clamp(LOG_BLOCKS_MIN, LOG_BLOCKS_MAX), pages_max }
+        let log_blocks = pages_max.saturating_mul(LOG_BLOCKS_PER_PAGE).clamp(LOG_BLOCKS_MIN, LOG_BLOCKS_MAX);
+        Layout { total_blocks, index_start, log_blocks, pages_max }
     }
 
     /// Whether its parts are on the device and at least one block is left for data.
