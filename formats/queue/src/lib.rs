@@ -20,7 +20,9 @@ mod table;
 mod uploads;
 pub use fault::Fault;
 pub use log::{LOG_ENTRIES, LogBlock, LogEnd, log_blocks, replay};
-pub use pages::{Checkpoint, CheckpointSlot, LOG_BLOCKS_MIN, Layout, PAGE_ENTRIES, decode_page, newest_checkpoint};
+pub use pages::{
+    Checkpoint, CheckpointSlot, LOG_BLOCKS_MIN, Layout, NoCheckpoint, PAGE_ENTRIES, decode_page, newest_checkpoint,
+};
 pub use slots::{Newest, Slot, decode_slot, encode_slot, newest, slot_used_bytes};
 pub use table::{Contents, Places, Table};
 pub use uploads::{UploadEntry, UploadName, UploadProgress};

@@ -187,9 +187,12 @@ impl Checkpoint {
     }
 }
 
+/// Why the two places have no checkpoint; `None` of one that was never written.
+pub type NoCheckpoint = [Option<Fault>; 2];
+
 /// The newest checkpoint out of places 0 and 1, and the place that cannot be used if there is one. Without a valid one, why each is not;
 /// `None` if it was never written.
-pub fn newest_checkpoint(slots: [CheckpointSlot; 2]) -> Result<(Checkpoint, Option<(u64, Fault)>), [Option<Fault>; 2]> {
+pub fn newest_checkpoint(slots: [CheckpointSlot; 2]) -> Result<(Checkpoint, Option<(u64, Fault)>), NoCheckpoint> {
     use CheckpointSlot::{Empty, Invalid, Valid};
     Ok(match slots.into() {
         (Valid(first), Valid(second)) if first.number > second.number => (first, None),
