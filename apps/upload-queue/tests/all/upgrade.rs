@@ -70,7 +70,7 @@ fn old(seed: u64, geometry: Geometry, left: u32) -> Old {
         match kind {
             0 => {
                 let progress = UploadProgress::Open { offset: length as u64, checksum, extents };
-                let length_of = (tag % 2 == 0).then_some(100_000);
+                let length_of = tag.is_multiple_of(2).then_some(100_000);
                 uploads.push(UploadEntry { name: [tag; 16], length: length_of, deadline_secs: 5, progress });
                 old.uploads.push((tag, length, false));
             }
