@@ -13,6 +13,7 @@ mod linux;
 mod names;
 mod network;
 mod programs;
+mod queue_disk;
 mod queue_image;
 mod recording;
 mod served;
@@ -84,7 +85,7 @@ pub const ALL: &[&dyn Target] = &[
     &disks::GuestDisks,
     &service::Http,
     &halves::Halves,
-    &service::QueueDisk,
+    &queue_disk::QueueDisk,
     &queue_image::QueueImage,
     &service::Host,
     &boot::CommandLines,

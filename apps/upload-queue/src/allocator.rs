@@ -46,10 +46,11 @@ pub(crate) enum Refused {
 }
 
 impl Allocator {
-    pub(crate) fn new(data: Extent, entries: usize) -> Allocator {
-        let runs = BTreeMap::from([(data.start, data.blocks)]);
-        let free =
-            Free { runs, blocks: u64::from(data.blocks), entries, reservations: BTreeMap::new(), reservations_made: 0 };
+    /// `free` runs, no two of which touch, and so many free entries.
+    pub(crate) fn new(free: impl IntoIterator<Item = Extent>, entries: usize) -> Allocator {
+        let runs: BTreeMap<u32, u32> = free.into_iter().map(|run| (run.start, run.blocks)).collect();
+        let blocks = runs.values().map(|&blocks| u64::from(blocks)).sum();
+        let free = Free { runs, blocks, entries, reservations: BTreeMap::new(), reservations_made: 0 };
         Allocator { free: Rc::new(RefCell::new(free)) }
     }
 
@@ -115,9 +116,9 @@ impl Allocator {
         Reservation { allocator: self.clone(), number }
     }
 
-    /// Takes exactly `extents`, which an index names; `None` when they are not all free.
-    pub(crate) fn take_exactly(&self, extents: [Extent; EXTENTS_MAX]) -> Option<Space> {
-        self.free.borrow_mut().take(&extents).then(|| Space { extents, allocator: self.clone() })
+    /// The space of an item, whose blocks and entry are taken.
+    pub(crate) fn space_of(&self, extents: [Extent; EXTENTS_MAX]) -> Space {
+        Space { extents, allocator: Some(self.clone()) }
     }
 
     /// Takes exactly `extents`, which an index names, as those of an upload that has filled them and may grow.
@@ -191,7 +192,7 @@ impl Reservation {
         assert!(blocks <= reserved.used, "{blocks} blocks of {}", reserved.used);
         let extents = reserved.cut(blocks);
         extents.into_iter().for_each(|extent| free.join(extent));
-        Space { extents: reserved.extents, allocator: self.allocator.clone() }
+        Space { extents: reserved.extents, allocator: Some(self.allocator.clone()) }
     }
 }
 
@@ -396,16 +397,24 @@ impl Free {
 
 /// Blocks and an index entry in use; they are free again when this is dropped.
 ///
-/// An item, an upload, a reader and a removal that is not durable yet share one through `Rc`,
-/// so space is used again only after the last of them is dropped.
+/// One of an item in the index exists only while the item is added, and from its removal until its last reader has ended.
 pub(crate) struct Space {
     pub(crate) extents: [Extent; EXTENTS_MAX],
-    allocator: Allocator,
+    /// `None` once it is kept.
+    allocator: Option<Allocator>,
+}
+
+impl Space {
+    /// It belongs to an item in the index, until [`Allocator::space_of`].
+    pub(crate) fn keep(mut self) {
+        self.allocator = None;
+    }
 }
 
 impl Drop for Space {
     fn drop(&mut self) {
-        let mut free = self.allocator.free.borrow_mut();
+        let Some(allocator) = &self.allocator else { return };
+        let mut free = allocator.free.borrow_mut();
         self.extents.iter().for_each(|extent| free.join(*extent));
         free.entries += 1;
     }

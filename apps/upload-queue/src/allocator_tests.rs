@@ -17,7 +17,7 @@ impl Allocator {
 }
 
 fn allocator(blocks: u32) -> Allocator {
-    Allocator::new(Extent { start: 3, blocks }, 4)
+    Allocator::new([Extent { start: 3, blocks }], 4)
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn first_fit_then_the_longest_pieces() {
 
 #[test]
 fn the_last_block_of_the_largest_device_is_usable() {
-    let allocator = Allocator::new(Extent { start: u32::MAX - 4, blocks: 4 }, 4);
+    let allocator = Allocator::new([Extent { start: u32::MAX - 4, blocks: 4 }], 4);
     let all = allocator.take(4).unwrap();
     drop(all);
     assert_eq!(allocator.free_bytes(), 4 * 4096);
@@ -50,7 +50,7 @@ fn the_last_block_of_the_largest_device_is_usable() {
 
 #[test]
 fn more_pieces_than_an_entry_names_are_refused() {
-    let allocator = Allocator::new(Extent { start: 0, blocks: 12 }, 20);
+    let allocator = Allocator::new([Extent { start: 0, blocks: 12 }], 20);
     let mut all: Vec<Option<Space>> = (0..12).map(|_| allocator.take(1).ok()).collect();
     all.iter_mut().step_by(2).for_each(|space| *space = None);
     assert_eq!(allocator.take(6).err(), Some(Refused::Blocks));
@@ -60,7 +60,7 @@ fn more_pieces_than_an_entry_names_are_refused() {
 #[test]
 fn the_longest_of_many_pieces_are_taken() {
     let runs = [3, 9, 1, 7, 8, 2, 6, 5, 4];
-    let allocator = Allocator::new(Extent { start: 0, blocks: runs.iter().sum::<u32>() + 9 }, 20);
+    let allocator = Allocator::new([Extent { start: 0, blocks: runs.iter().sum::<u32>() + 9 }], 20);
     let taken = runs.map(|blocks| (allocator.take(blocks.into()).unwrap(), allocator.take(1).unwrap()));
     // What was taken between them stays.
     let _between = taken.map(|(_, between)| between);
@@ -90,7 +90,7 @@ fn pieces_cover_an_item_and_never_cross_an_extent() {
 
 #[test]
 fn what_was_announced_and_not_filled_goes_to_others() {
-    let allocator = Allocator::new(Extent { start: 0, blocks: 1000 }, 10);
+    let allocator = Allocator::new([Extent { start: 0, blocks: 1000 }], 10);
     let mut greedy = allocator.reserve(1000).unwrap();
     assert_eq!(greedy.next(32, 1000), Ok(Extent { start: 0, blocks: 32 }));
     // 32 blocks are filled, and as many ahead of them stay.
@@ -109,7 +109,7 @@ fn what_was_announced_and_not_filled_goes_to_others() {
 
 #[test]
 fn an_upload_grows_in_as_many_pieces_as_an_entry_names() {
-    let allocator = Allocator::new(Extent { start: 0, blocks: 1000 }, 10);
+    let allocator = Allocator::new([Extent { start: 0, blocks: 1000 }], 10);
     let mut upload = allocator.reserve_some(10).unwrap();
     let mut others = Vec::new();
     for piece in 0..EXTENTS_MAX as u32 {
@@ -124,7 +124,7 @@ fn an_upload_grows_in_as_many_pieces_as_an_entry_names() {
 
 #[test]
 fn who_has_room_ahead_shares_it_only_where_less_is_free() {
-    let allocator = Allocator::new(Extent { start: 0, blocks: 1000 }, 10);
+    let allocator = Allocator::new([Extent { start: 0, blocks: 1000 }], 10);
     let _first = allocator.reserve_some(600).unwrap();
     let mut second = allocator.reserve_some(1000).unwrap();
     assert_eq!(second.next(u32::MAX, 1000), Ok(Extent { start: 600, blocks: 400 }));
@@ -137,7 +137,7 @@ fn who_has_room_ahead_shares_it_only_where_less_is_free() {
 #[test]
 fn as_much_as_half_of_the_room_ahead_of_another_is_enough() {
     for (free, first_block) in [(283, 316), (284, 600)] {
-        let allocator = Allocator::new(Extent { start: 0, blocks: 600 + free }, 10);
+        let allocator = Allocator::new([Extent { start: 0, blocks: 600 + free }], 10);
         // It keeps 32 blocks, and half of the others are 284.
         let _first = allocator.reserve_some(600).unwrap();
         let mut second = allocator.reserve_some(1000).unwrap();
@@ -148,7 +148,7 @@ fn as_much_as_half_of_the_room_ahead_of_another_is_enough() {
 
 #[test]
 fn an_upload_that_has_filled_a_gap_goes_on_elsewhere() {
-    let allocator = Allocator::new(Extent { start: 0, blocks: 30 }, 10);
+    let allocator = Allocator::new([Extent { start: 0, blocks: 30 }], 10);
     let (_before, gap, _behind) =
         (allocator.take(10).unwrap(), allocator.take(10).unwrap(), allocator.take(1).unwrap());
     drop(gap);
@@ -164,7 +164,7 @@ fn blocks_around_those_that_an_index_names_stay_free() {
     let exactly = |pieces: [(u32, u32); 2]| {
         let mut extents = [Extent::default(); EXTENTS_MAX];
         extents.iter_mut().zip(pieces).for_each(|(extent, (start, blocks))| *extent = Extent { start, blocks });
-        allocator.take_exactly(extents)
+        allocator.reserve_exactly(extents)
     };
     let named = exactly([(5, 2), (9, 1)]).unwrap();
     // One of these blocks is taken.
@@ -201,7 +201,7 @@ fn an_item_without_bytes_takes_no_blocks() {
 
 #[test]
 fn uploads_of_unknown_length_share_the_disk() {
-    let allocator = Allocator::new(Extent { start: 0, blocks: 10_000 }, 10);
+    let allocator = Allocator::new([Extent { start: 0, blocks: 10_000 }], 10);
     let mut uploads: Vec<(Reservation, u64)> = (0..4).map(|_| (allocator.reserve_some(10_000).unwrap(), 0)).collect();
     for round in 0..2400 / 32 {
         for (upload, filled) in &mut uploads {
@@ -244,7 +244,7 @@ fn an_upload_that_is_continued_has_its_blocks_and_may_fill_some_again() {
 proptest! {
     #[test]
     fn held_blocks_are_disjoint_and_come_back(sizes in prop::collection::vec((0u64..40, 0usize..8), 1..80)) {
-        let allocator = Allocator::new(Extent { start: 7, blocks: 100 }, 16);
+        let allocator = Allocator::new([Extent { start: 7, blocks: 100 }], 16);
         let mut held: Vec<Space> = Vec::new();
         for (blocks, victim) in sizes {
             match allocator.take(blocks) {

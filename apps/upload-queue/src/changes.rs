@@ -3,14 +3,15 @@
 //! A change with data waits until a flush covers the data, then until a commit has written an index with it and flushed that. Each flush
 //! covers what was written before it began, so the flush of one commit's index is that of the next one's data.
 //!
-//! A commit writes the slot of the index that is not current, so when one fails the queue is as before: its uploads and
-//! removals are undone and answered with an error. Whether the slot is nevertheless readable is unknown until another commit has written
-//! it again. Until then the space of the failed uploads is not reused.
+//! A commit writes its changes to the log, so when one fails the queue is as before: its uploads and removals are undone and answered with an
+//! error. Whether they are nevertheless readable there is unknown until another commit has been written in their place. Until then the space of
+//! the failed uploads is not reused.
 
 use crate::account::Charge;
-use crate::allocator::Space;
+use crate::allocator::{Allocator, Space};
 use crate::error::StoreError;
-use crate::format::{Entry, UploadEntry, UploadName, UploadProgress};
+use crate::format::{Entry, UploadName, UploadProgress};
+use crate::index::{Index, Plan};
 use crate::resumable::{Resumable, Saved};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -20,36 +21,12 @@ use core::cell::Cell;
 use core::mem;
 use xxhash_rust::xxh3::Xxh3;
 
-/// An item and its space; the last holder's drop frees the space.
-pub(crate) struct Item {
+/// An item whose commit is not durable yet, and its space.
+pub(crate) struct NewItem {
     pub(crate) entry: Entry,
-    _space: Space,
+    pub(crate) space: Space,
     /// What it counts for its uploader, if that is known.
-    _charge: Option<Charge>,
-    removal: Cell<Removal>,
-    /// A read of its data has shown that it is damaged.
-    is_damaged: Cell<bool>,
-}
-
-/// Whether an item is being removed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Removal {
-    No,
-    /// By the next commit.
-    Requested,
-    /// By the open one.
-    Open,
-}
-
-impl Item {
-    pub(crate) fn new(entry: Entry, space: Space, charge: Option<Charge>) -> Rc<Item> {
-        let (removal, is_damaged) = (Cell::new(Removal::No), Cell::new(false));
-        Rc::new(Item { entry, _space: space, _charge: charge, removal, is_damaged })
-    }
-
-    pub(crate) fn is_damaged(&self) -> bool {
-        self.is_damaged.get()
-    }
+    pub(crate) charge: Option<Charge>,
 }
 
 /// The result of a commit, for the tasks that wait for it.
@@ -65,18 +42,9 @@ impl Outcome {
 
 /// A whole upload that becomes an item.
 enum Add {
-    Item(Rc<Item>),
+    Item(NewItem),
     /// Its space is there until the commit is durable.
     Resumable(Rc<Resumable>, Entry, Saved),
-}
-
-impl Add {
-    fn entry(&self) -> Entry {
-        match self {
-            Add::Item(item) => item.entry,
-            Add::Resumable(_, entry, _) => *entry,
-        }
-    }
 }
 
 /// Progress of an upload, or a new one.
@@ -91,8 +59,8 @@ struct Save {
 pub(crate) struct Batch {
     /// Whole uploads.
     adds: Vec<Add>,
-    /// Removed items; they hold their space until the commit that removes them is durable.
-    removes: Vec<Rc<Item>>,
+    /// Ids of removed items.
+    removes: Vec<u64>,
     /// Progress of uploads.
     saves: Vec<Save>,
     /// Uploads that end without an item.
@@ -104,6 +72,11 @@ pub(crate) struct Batch {
 impl Batch {
     fn is_empty(&self) -> bool {
         self.adds.is_empty() && self.saves.is_empty() && self.removes.is_empty() && self.ends.is_empty()
+    }
+
+    /// Places of the index that it changes at most.
+    fn places(&self) -> usize {
+        2 * (self.adds.len() + self.saves.len() + self.ends.len()) + self.removes.len()
     }
 
     /// The outcome of what is added now.
@@ -125,20 +98,61 @@ impl Batch {
     }
 }
 
+/// Changes that wait: as few batches as the log has room for each.
+struct Waiting {
+    batches: VecDeque<Batch>,
+    places_max: usize,
+}
+
+impl Waiting {
+    fn new(places_max: usize) -> Waiting {
+        Waiting { batches: VecDeque::new(), places_max }
+    }
+
+    /// The batch for the next change, which has two places at most.
+    fn open(&mut self) -> &mut Batch {
+        if self.batches.back().is_none_or(|last| last.places() + 2 > self.places_max) {
+            self.batches.push_back(Batch::default());
+        }
+        self.batches.back_mut().expect("there is one")
+    }
+
+    fn append(&mut self, later: &mut Waiting) {
+        self.batches.append(&mut later.batches);
+    }
+
+    /// The first batch, with as many of the next ones as fit.
+    fn pop(&mut self) -> Option<Batch> {
+        let mut first = self.batches.pop_front()?;
+        while let Some(next) = self.batches.pop_front() {
+            if first.places() + next.places() > self.places_max {
+                self.batches.push_front(next);
+                break;
+            }
+            first.join(next);
+        }
+        Some(first)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.batches.iter().all(Batch::is_empty)
+    }
+}
+
 pub(crate) struct Changes {
-    /// What the newest durable index has, oldest completion first.
-    items: VecDeque<Rc<Item>>,
+    /// What the newest durable index has.
+    index: Index,
     uploads: BTreeMap<UploadName, Rc<Resumable>>,
     /// Changes with data that is written, and that no flush covers.
-    written: Batch,
+    written: Waiting,
     /// Those that the flush in progress covers.
-    flushing: Batch,
+    flushing: Waiting,
     /// What the next commit changes: without data, or a flush has covered it.
-    next: Batch,
+    next: Waiting,
     /// The open commit.
     current: Option<Outcome>,
     /// Uploads of failed commits.
-    in_doubt: Vec<Rc<Item>>,
+    in_doubt: Vec<NewItem>,
     /// A commit is needed although nothing changes.
     settle: bool,
     /// Sequence of the newest durable index.
@@ -147,34 +161,25 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
+    /// A commit changes `places_max` places at most.
     pub(crate) fn new(
-        items: VecDeque<Rc<Item>>,
+        index: Index,
         uploads: BTreeMap<UploadName, Rc<Resumable>>,
+        places_max: usize,
         sequence: u64,
         next_id: u64,
     ) -> Changes {
-        let (written, flushing, next) = (Batch::default(), Batch::default(), Batch::default());
+        let (written, flushing, next) = (Waiting::new(places_max), Waiting::new(places_max), Waiting::new(places_max));
         let (current, in_doubt) = (None, Vec::new());
-        Changes { items, uploads, written, flushing, next, current, in_doubt, settle: false, sequence, next_id }
+        Changes { index, uploads, written, flushing, next, current, in_doubt, settle: false, sequence, next_id }
     }
 
-    /// The items that were not removed, oldest completion first.
-    pub(crate) fn items(&self) -> impl Iterator<Item = &Rc<Item>> {
-        self.items_after(None)
+    pub(crate) fn index(&self) -> &Index {
+        &self.index
     }
 
-    /// Those after item `id`.
-    pub(crate) fn items_after(&self, id: Option<u64>) -> impl Iterator<Item = &Rc<Item>> {
-        let start = id.map_or(0, |id| self.items.partition_point(|item| item.entry.id <= id));
-        self.items.range(start..).filter(|item| item.removal.get() == Removal::No)
-    }
-
-    pub(crate) fn head(&self) -> Option<&Rc<Item>> {
-        self.items().next()
-    }
-
-    pub(crate) fn item_count(&self) -> usize {
-        self.items().count()
+    pub(crate) fn index_mut(&mut self) -> &mut Index {
+        &mut self.index
     }
 
     /// The uploads that can be resumed, and those that were completed lately.
@@ -196,9 +201,10 @@ impl Changes {
         self.next_id - 1
     }
 
-    pub(crate) fn add(&mut self, item: Rc<Item>) -> Outcome {
-        self.written.adds.push(Add::Item(item));
-        self.written.outcome()
+    pub(crate) fn add(&mut self, item: NewItem) -> Outcome {
+        let batch = self.written.open();
+        batch.adds.push(Add::Item(item));
+        batch.outcome()
     }
 
     /// An upload becomes an item with this id, length and data. Its space has to be parked.
@@ -206,50 +212,40 @@ impl Changes {
         let progress = UploadProgress::Complete { id: entry.id };
         let saved = Saved { length: Some(entry.length), deadline_secs, progress };
         upload.commit_begins();
-        self.written.adds.push(Add::Resumable(upload.clone(), entry, saved));
-        self.written.outcome()
+        let batch = self.written.open();
+        batch.adds.push(Add::Resumable(upload.clone(), entry, saved));
+        batch.outcome()
     }
 
     /// Progress of an upload, or a new one. `hasher` has hashed the bytes that are saved.
     pub(crate) fn save(&mut self, upload: &Rc<Resumable>, saved: Saved, hasher: Box<Xxh3>) -> Outcome {
         upload.commit_begins();
-        self.written.saves.push(Save { upload: upload.clone(), saved, hasher });
-        self.written.outcome()
+        let batch = self.written.open();
+        batch.saves.push(Save { upload: upload.clone(), saved, hasher });
+        batch.outcome()
     }
 
     /// Ends an upload without an item, or forgets one that has become an item. No change of it may be open: this one would overtake it.
     pub(crate) fn end(&mut self, upload: &Rc<Resumable>) -> Outcome {
         upload.commit_begins();
-        self.next.ends.push(upload.clone());
-        self.next.outcome()
+        let batch = self.next.open();
+        batch.ends.push(upload.clone());
+        batch.outcome()
     }
 
     /// Forgets an upload that has become an item, because a new one needs its place: with the commit that has the new one.
     pub(crate) fn give_place(&mut self, upload: &Rc<Resumable>) {
         upload.commit_begins();
-        self.written.ends.push(upload.clone());
-    }
-
-    /// Item `id`, unless it was removed.
-    pub(crate) fn item(&self, id: u64) -> Option<&Rc<Item>> {
-        let place = self.items.binary_search_by_key(&id, |item| item.entry.id).ok()?;
-        self.items.get(place).filter(|item| item.removal.get() == Removal::No)
-    }
-
-    /// Item `id` is damaged, or is not. Returns whether that is news; not of an item that was removed.
-    pub(crate) fn set_damaged(&self, id: u64, is_damaged: bool) -> bool {
-        self.item(id).is_some_and(|item| item.is_damaged.replace(is_damaged) != is_damaged)
+        self.written.open().ends.push(upload.clone());
     }
 
     /// Removes item `id`. Returns whether it was there, and the outcome of all removals so far, unless these are durable.
     pub(crate) fn remove(&mut self, id: u64) -> (bool, Option<Outcome>) {
-        let removed = self.item(id).cloned();
-        let is_found = removed.is_some();
-        if let Some(item) = removed {
-            item.removal.set(Removal::Requested);
-            self.next.removes.push(item);
+        let is_found = self.index.request_removal(id);
+        if is_found {
+            self.next.open().removes.push(id);
         }
-        let next = (!self.next.removes.is_empty()).then(|| self.next.outcome());
+        let next = self.next.batches.iter_mut().rev().find(|batch| !batch.removes.is_empty()).map(Batch::outcome);
         (is_found, next.or_else(|| self.current.clone()))
     }
 
@@ -262,7 +258,7 @@ impl Changes {
     /// Requests a commit in any case.
     pub(crate) fn write_again(&mut self) -> Outcome {
         self.settle = true;
-        self.next.outcome()
+        self.next.open().outcome()
     }
 
     /// Whether data of changes has to be flushed.
@@ -272,12 +268,12 @@ impl Changes {
 
     /// A flush begins: it covers what is written by now.
     pub(crate) fn begin_flush(&mut self) {
-        self.flushing = mem::take(&mut self.written);
+        self.flushing.append(&mut self.written);
     }
 
     /// The flush has succeeded.
     pub(crate) fn end_flush(&mut self) {
-        self.next.join(mem::take(&mut self.flushing));
+        self.next.append(&mut self.flushing);
     }
 
     /// What the next commit changes; `None` while there is nothing that it could.
@@ -286,62 +282,61 @@ impl Changes {
         if !is_wanted {
             return None;
         }
-        let batch = mem::take(&mut self.next);
-        batch.removes.iter().for_each(|item| item.removal.set(Removal::Open));
+        let batch = self.next.pop().unwrap_or_default();
+        self.index.begin_removals(&batch.removes);
         self.current = batch.outcomes.first().cloned();
         Some(batch)
     }
 
-    /// The items of the index once `batch` is committed. What was removed since the batch began is still in it: that removal is of the next
-    /// commit, which may fail.
-    pub(crate) fn entries<'a>(&'a self, batch: &'a Batch) -> impl Iterator<Item = Entry> + Clone + 'a {
-        let kept = self.items.iter().filter(|item| item.removal.get() != Removal::Open);
-        kept.map(|item| item.entry).chain(batch.adds.iter().map(Add::entry))
-    }
-
-    /// The uploads of the index once `batch` is committed.
-    pub(crate) fn upload_entries(&self, batch: &Batch) -> Vec<UploadEntry> {
-        let mut saved: BTreeMap<_, _> = self.uploads.iter().map(|(name, upload)| (*name, upload.saved())).collect();
-        batch.ends.iter().for_each(|upload| _ = saved.remove(&upload.name()));
-        saved.extend(batch.saves.iter().map(|save| (save.upload.name(), save.saved)));
-        for add in &batch.adds {
-            if let Add::Resumable(upload, _, complete) = add {
-                saved.insert(upload.name(), *complete);
+    /// What `batch` changes of the index.
+    pub(crate) fn plan(&self, batch: &Batch) -> Plan {
+        // Of several changes of one upload the last one counts.
+        let mut uploads: BTreeMap<UploadName, Option<Saved>> =
+            batch.ends.iter().map(|upload| (upload.name(), None)).collect();
+        uploads.extend(batch.saves.iter().map(|save| (save.upload.name(), Some(save.saved))));
+        let adds = batch.adds.iter().map(|add| match add {
+            Add::Item(item) => (item.entry, None),
+            Add::Resumable(upload, entry, complete) => {
+                uploads.insert(upload.name(), Some(*complete));
+                (*entry, Some(upload.name()))
             }
-        }
-        saved.into_iter().map(|(name, saved)| saved.entry(name)).collect()
+        });
+        let adds: Vec<_> = adds.collect();
+        let uploads = uploads.into_iter().map(|(name, saved)| (name, saved.map(|saved| saved.entry(name))));
+        self.index.plan(&batch.removes, adds.into_iter(), uploads)
     }
 
-    /// `batch` is durable, with this sequence. Returns the items whose space is free when they are dropped.
-    pub(crate) fn succeed(&mut self, batch: Batch, sequence: u64) -> Vec<Rc<Item>> {
+    /// `batch`, of which this is the plan, is durable, with this sequence. Returns space that is free when it is dropped.
+    pub(crate) fn succeed(&mut self, batch: Batch, plan: Plan, sequence: u64, allocator: &Allocator) -> Vec<Space> {
         self.sequence = sequence;
-        if !batch.removes.is_empty() {
-            self.items.retain(|item| item.removal.get() != Removal::Open);
-        }
+        let mut free = self.index.apply(plan, &batch.removes, allocator);
         self.uploads.values().for_each(|upload| upload.settle());
         for Save { upload, saved, hasher } in batch.saves {
             upload.commit_saved(saved, Some(hasher));
             self.uploads.insert(upload.name(), upload);
         }
         for add in batch.adds {
-            self.items.push_back(match add {
+            let NewItem { entry, space, charge } = match add {
                 Add::Item(item) => item,
                 Add::Resumable(upload, entry, saved) => upload.become_item(entry, saved),
-            });
+            };
+            space.keep();
+            if let Some(charge) = charge {
+                self.index.set_charge(entry.id, charge);
+            }
         }
         for upload in batch.ends {
             self.uploads.remove(&upload.name());
             upload.forget();
         }
         self.end_commit(&batch.outcomes, Ok(()));
-        let mut free = batch.removes;
-        free.append(&mut self.in_doubt);
+        free.extend(self.in_doubt.drain(..).map(|item| item.space));
         free
     }
 
-    /// The write of the slot for `batch` failed, or was not tried.
+    /// The commit of `batch` failed, or was not tried.
     pub(crate) fn fail(&mut self, batch: Batch, error: StoreError) {
-        batch.removes.iter().for_each(|item| item.removal.set(Removal::No));
+        self.index.undo_removals(&batch.removes);
         for add in batch.adds {
             match add {
                 Add::Item(item) => self.in_doubt.push(item),
@@ -356,9 +351,10 @@ impl Changes {
     /// A flush failed: data written since the flush before may be lost, and a later flush does not report it. So all that wait fail; the
     /// caller has the open commit fail, too.
     pub(crate) fn fail_waiting(&mut self, error: StoreError) {
-        for batch in [mem::take(&mut self.next), mem::take(&mut self.flushing), mem::take(&mut self.written)] {
-            self.fail(batch, error);
-        }
+        let mut all = mem::take(&mut self.next.batches);
+        all.append(&mut self.flushing.batches);
+        all.append(&mut self.written.batches);
+        all.into_iter().for_each(|batch| self.fail(batch, error));
     }
 
     fn end_commit(&mut self, outcomes: &[Outcome], result: Result<(), StoreError>) {

@@ -2,13 +2,19 @@
 
 use super::*;
 use crate::allocator::Allocator;
-use crate::format::Extent;
+use crate::format::{Contents, Extent, Layout, Table};
 use alloc::vec;
 use glasshouse::BlockError;
 
 fn changes() -> (Changes, Allocator) {
-    let data = Extent { start: 0, blocks: 100 };
-    (Changes::new(VecDeque::new(), BTreeMap::new(), 1, 1), Allocator::new(data, 100))
+    changes_with(100)
+}
+
+fn changes_with(places_max: usize) -> (Changes, Allocator) {
+    let data = Extent { start: 700, blocks: 100 };
+    let mut index = Index::new(Table::new(), &Contents::default());
+    index.make_room(100).expect("there is memory");
+    (Changes::new(index, BTreeMap::new(), places_max, 1, 1), Allocator::new([data], 100))
 }
 
 fn add(changes: &mut Changes, allocator: &Allocator) -> Outcome {
@@ -16,7 +22,7 @@ fn add(changes: &mut Changes, allocator: &Allocator) -> Outcome {
     reserved.next(1, 1).expect("it was reserved");
     let space = reserved.into_space(1);
     let entry = Entry { id: changes.take_id(), length: 1, checksum: 0, extents: space.extents };
-    changes.add(Item::new(entry, space, None))
+    changes.add(NewItem { entry, space, charge: None })
 }
 
 fn flush(changes: &mut Changes) {
@@ -24,15 +30,31 @@ fn flush(changes: &mut Changes) {
     changes.end_flush();
 }
 
-fn commit(changes: &mut Changes) {
+fn commit(changes: &mut Changes, allocator: &Allocator) {
     flush(changes);
     let batch = changes.begin().expect("there are changes");
-    let sequence = changes.sequence() + 1;
-    drop(changes.succeed(batch, sequence));
+    succeed(changes, batch, allocator);
+}
+
+fn succeed(changes: &mut Changes, batch: Batch, allocator: &Allocator) {
+    let (plan, sequence) = (changes.plan(&batch), changes.sequence() + 1);
+    drop(changes.succeed(batch, plan, sequence, allocator));
+}
+
+/// The ids of the items once `batch` is committed.
+fn planned(changes: &Changes, batch: &Batch) -> Vec<u64> {
+    let mut table = Table::new();
+    (0..2).for_each(|_| table.grow().expect("there is memory"));
+    for entry in changes.index().items_after(None).chain(changes.index().removing()) {
+        table.set(changes.index().place(entry.id), &entry.encoded());
+    }
+    changes.plan(batch).changes.iter().for_each(|(place, entry)| table.set(*place, entry));
+    let layout = Layout::with_pages(1000, 1, 2);
+    table.contents(layout, 1000).expect("it is consistent").items.iter().map(|(id, _)| *id).collect()
 }
 
 fn ids(changes: &Changes) -> Vec<u64> {
-    changes.items().map(|item| item.entry.id).collect()
+    changes.index().items_after(None).map(|entry| entry.id).collect()
 }
 
 const ERROR: StoreError = StoreError::Disk(BlockError::Device(28));
@@ -43,7 +65,7 @@ fn what_failed_is_undone_in_order_and_its_space_waits_for_the_next_commit() {
     for _ in 0..4 {
         add(&mut changes, &allocator);
     }
-    commit(&mut changes);
+    commit(&mut changes, &allocator);
     let failed = add(&mut changes, &allocator);
     flush(&mut changes);
     let removals = [changes.remove(1), changes.remove(2)];
@@ -57,13 +79,13 @@ fn what_failed_is_undone_in_order_and_its_space_waits_for_the_next_commit() {
     assert_eq!(ids(&changes), [1, 2, 4]);
     assert_eq!(changes.sequence(), 2);
     assert_eq!(allocator.free_entries(), 95);
-    commit(&mut changes);
+    commit(&mut changes, &allocator);
     assert_eq!((ids(&changes), changes.sequence()), (vec![1, 2, 4], 3));
     assert_eq!(allocator.free_entries(), 97);
     assert!(changes.begin().is_none());
     // The next id is new.
     add(&mut changes, &allocator);
-    commit(&mut changes);
+    commit(&mut changes, &allocator);
     assert_eq!(ids(&changes), [1, 2, 4, 6]);
 }
 
@@ -73,18 +95,18 @@ fn a_commit_leaves_out_only_what_its_own_batch_removes() {
     for _ in 0..4 {
         add(&mut changes, &allocator);
     }
-    commit(&mut changes);
+    commit(&mut changes, &allocator);
     assert!(changes.remove(1).0);
     let batch = changes.begin().unwrap();
     // During the flush of this commit.
     let (is_found, outcome) = changes.remove(2);
     assert!(is_found);
-    let written: Vec<u64> = changes.entries(&batch).map(|entry| entry.id).collect();
+    let written = planned(&changes, &batch);
     assert_eq!(written, [2, 3, 4]);
-    drop(changes.succeed(batch, 3));
+    succeed(&mut changes, batch, &allocator);
     // The commit of that removal fails: the item is served again, as the durable index has it.
     let batch = changes.begin().unwrap();
-    let written: Vec<u64> = changes.entries(&batch).map(|entry| entry.id).collect();
+    let written = planned(&changes, &batch);
     assert_eq!(written, [3, 4]);
     changes.fail(batch, ERROR);
     assert_eq!(outcome.unwrap().get(), Some(Err(ERROR)));
@@ -97,7 +119,7 @@ fn removals_that_fail_one_after_the_other_keep_the_order() {
     for _ in 0..4 {
         add(&mut changes, &allocator);
     }
-    commit(&mut changes);
+    commit(&mut changes, &allocator);
     assert!(changes.remove(1).0 && changes.remove(2).0);
     let first = changes.begin().unwrap();
     assert!(changes.remove(3).0);
@@ -111,7 +133,7 @@ fn removals_that_fail_one_after_the_other_keep_the_order() {
 fn a_failed_flush_fails_the_uploads_that_wait_too() {
     let (mut changes, allocator) = changes();
     add(&mut changes, &allocator);
-    commit(&mut changes);
+    commit(&mut changes, &allocator);
     let first = add(&mut changes, &allocator);
     flush(&mut changes);
     let batch = changes.begin().unwrap();
@@ -123,7 +145,7 @@ fn a_failed_flush_fails_the_uploads_that_wait_too() {
     assert_eq!(ids(&changes), [1]);
     // A commit without changes makes their space free.
     assert!(changes.settle());
-    commit(&mut changes);
+    commit(&mut changes, &allocator);
     assert_eq!(allocator.free_entries(), 99);
     assert!(!changes.settle() && changes.begin().is_none());
 }
@@ -133,13 +155,13 @@ fn a_removal_that_finds_nothing_waits_for_those_before_it() {
     let (mut changes, allocator) = changes();
     assert!(changes.remove(1).1.is_none());
     add(&mut changes, &allocator);
-    commit(&mut changes);
+    commit(&mut changes, &allocator);
     let (_, before) = changes.remove(1);
     let (is_found, same) = changes.remove(1);
     assert!(!is_found);
     let batch = changes.begin().unwrap();
     let (_, in_flight) = changes.remove(1);
-    drop(changes.succeed(batch, 3));
+    succeed(&mut changes, batch, &allocator);
     assert!([before, same, in_flight].into_iter().all(|outcome| outcome.unwrap().get() == Some(Ok(()))));
     assert!(changes.remove(1).1.is_none());
 }
@@ -154,16 +176,16 @@ fn a_commit_has_what_was_written_before_the_last_flush_began() {
     assert!(changes.begin().is_none());
     changes.end_flush();
     let batch = changes.begin().unwrap();
-    let written: Vec<u64> = changes.entries(&batch).map(|entry| entry.id).collect();
+    let written = planned(&changes, &batch);
     assert_eq!(written, [1, 2]);
     // The flush of its index covers the third one.
     changes.begin_flush();
     changes.end_flush();
-    drop(changes.succeed(batch, 2));
+    succeed(&mut changes, batch, &allocator);
     assert!(outcomes.iter().all(|outcome| outcome.get() == Some(Ok(()))));
     assert!(during.get().is_none() && !changes.wants_flush());
     let batch = changes.begin().unwrap();
-    drop(changes.succeed(batch, 3));
+    succeed(&mut changes, batch, &allocator);
     assert_eq!((during.get(), ids(&changes)), (Some(Ok(())), vec![1, 2, 3]));
 }
 
@@ -172,17 +194,17 @@ fn a_removal_waits_for_no_data_and_each_one_has_its_own_outcome() {
     let (mut changes, allocator) = changes();
     add(&mut changes, &allocator);
     add(&mut changes, &allocator);
-    commit(&mut changes);
+    commit(&mut changes, &allocator);
     let added = add(&mut changes, &allocator);
     let (_, first) = changes.remove(1);
     let batch = changes.begin().unwrap();
-    let written: Vec<u64> = changes.entries(&batch).map(|entry| entry.id).collect();
+    let written = planned(&changes, &batch);
     assert_eq!(written, [2]);
     // The flush of this commit covers the upload, which shares the next one with another removal.
     changes.begin_flush();
     let (_, second) = changes.remove(2);
     changes.end_flush();
-    drop(changes.succeed(batch, 3));
+    succeed(&mut changes, batch, &allocator);
     assert_eq!((first.unwrap().get(), added.get()), (Some(Ok(())), None));
     let batch = changes.begin().unwrap();
     changes.fail(batch, ERROR);
@@ -201,6 +223,31 @@ fn a_failed_flush_fails_what_it_would_have_covered_and_what_came_later() {
     assert!(!changes.wants_flush() && changes.begin().is_none());
     // No index names them, but their space comes back as that of all failed uploads.
     assert!(changes.settle());
-    commit(&mut changes);
+    commit(&mut changes, &allocator);
     assert_eq!(allocator.free_entries(), 100);
+}
+
+#[test]
+fn a_commit_has_no_more_changes_than_the_log_has_room_for_and_each_one_its_own_outcome() {
+    let (mut changes, allocator) = changes_with(6);
+    let outcomes: Vec<Outcome> = (0..7).map(|_| add(&mut changes, &allocator)).collect();
+    flush(&mut changes);
+    // An upload that can be resumed changes two places, so each item counts for two.
+    let counts = [3, 3, 1].map(|count| {
+        let batch = changes.begin().expect("there are more");
+        assert_eq!(changes.plan(&batch).changes.len(), count);
+        succeed(&mut changes, batch, &allocator);
+        outcomes.iter().filter(|outcome| outcome.get().is_some()).count()
+    });
+    assert_eq!(counts, [3, 6, 7]);
+    // Removals fill up what is left of a batch.
+    assert!((1..8).all(|id| changes.remove(id).0));
+    let (_, last) = changes.remove(1);
+    for left in [2, 0] {
+        let batch = changes.begin().expect("there are more");
+        succeed(&mut changes, batch, &allocator);
+        assert_eq!(ids(&changes).len(), 0);
+        assert_eq!(last.as_ref().unwrap().get().is_some(), left == 0, "the last one has its own");
+    }
+    assert!(changes.begin().is_none());
 }

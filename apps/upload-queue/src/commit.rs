@@ -1,15 +1,19 @@
 //! How changes become durable: the task of commits, and its flushes.
 //!
-//! A commit is the write of a slot of the index and a flush, for all changes whose data an earlier flush has covered: mostly the flush of
-//! the commit before. A flush without a commit is only needed if none was in progress when the data was written (decision 66).
+//! A commit is a write to the log of the index and a flush, for all changes whose data an earlier flush has covered: mostly the flush of
+//! the commit before. A flush without a commit is only needed if none was in progress when the data was written (decision 66). Pages of the
+//! index and checkpoints are written beside commits, and share their flushes (decision 74).
 
+use crate::allocator::Space;
 use crate::changes::Batch;
-use crate::changes::Item;
 use crate::error::Health;
-use crate::format::{self, BLOCK_BYTES, Superblock, SuperblockState, UploadEntry, VERSION_2};
+use crate::format::{BLOCK_BYTES, EntryBytes, LOG_ENTRIES, LogBlock, log_blocks};
+use crate::inflight::InFlight;
+use crate::journal::Step;
+use crate::limits::INDEX_WRITES;
 use crate::store::Store;
 use crate::telemetry::{COMMITS, FLUSHES, ITEMS_QUEUED};
-use alloc::rc::Rc;
+use alloc::vec::Vec;
 use core::cell::Cell;
 use glasshouse::future::select;
 use glasshouse::tracing::{Instrument, info_span};
@@ -27,7 +31,6 @@ impl<B: Block> Store<B> {
     }
 
     async fn run_commits(&self) {
-        let mut slot = None;
         loop {
             let dirty = self.inner.dirty.notified();
             if self.inner.wants_check.take() {
@@ -38,7 +41,7 @@ impl<B: Block> Store<B> {
             let batch = self.inner.state.borrow_mut().changes.begin();
             match batch {
                 Some(batch) => {
-                    self.commit(batch, &mut slot).instrument(info_span!("commit of changes")).await;
+                    self.commit(batch).instrument(info_span!("commit of changes")).await;
                     self.inner.changed.notify_all();
                 }
                 None if self.wants_flush() => self.flush_data().instrument(info_span!("flush of data")).await,
@@ -47,107 +50,155 @@ impl<B: Block> Store<B> {
         }
     }
 
-    /// One commit. `slot` keeps the buffer between commits.
-    pub(crate) async fn commit(&self, batch: Batch, slot: &mut Option<Buf>) {
+    /// One commit.
+    pub(crate) async fn commit(&self, batch: Batch) {
         let inner = &*self.inner;
         if let Err(error) = self.check_writable() {
             return inner.state.borrow_mut().changes.fail(batch, error);
         }
-        let sequence = inner.state.borrow().changes.sequence() + 1;
-        let uploads = inner.state.borrow().changes.upload_entries(&batch);
-        if !uploads.is_empty()
-            && inner.version.get() < VERSION_2
-            && let Err(error) = self.write_superblock().await
-        {
-            return self.fail_write(batch, error);
+        let (plan, sequence) = self.with_changes(|changes| (changes.plan(&batch), changes.sequence() + 1));
+        let blocks = log_blocks(plan.changes.len());
+        let written = async {
+            while !inner.journal.borrow().has_room(blocks) {
+                self.write_checkpoint_part().await?;
+            }
+            self.write_commit(sequence, &plan.changes).await
+        };
+        if let Err(error) = written.await {
+            inner.health.set(Health::Failing(error));
+            return inner.state.borrow_mut().changes.fail(batch, error.into());
         }
-        let was_torn = inner.has_torn_slot.replace(true);
-        if was_torn && let Err(error) = self.clear_slot(sequence).await {
-            return self.fail_write(batch, error);
-        }
-        if let Err(error) = self.write_slot(sequence, &batch, &uploads, slot).await {
-            return self.fail_write(batch, error);
-        }
-        if let Err(error) = self.flush().await {
-            return self.fail_write(batch, error);
-        }
-        inner.has_torn_slot.set(false);
         inner.health.set(Health::Good);
-        let free = inner.state.borrow_mut().changes.succeed(batch, sequence);
+        inner.journal.borrow_mut().committed(blocks, plan.changes.iter().map(|(place, _)| *place));
+        let free = inner.state.borrow_mut().changes.succeed(batch, plan, sequence, &inner.allocator);
         if inner.discards.get() {
             self.discard(&free).await;
         }
         // The space of removed items is freed here.
         drop(free);
         COMMITS.add(1);
-        ITEMS_QUEUED.set(inner.state.borrow().changes.item_count() as i64);
+        ITEMS_QUEUED.set(self.with_changes(|changes| changes.index().count()) as i64);
         self.update_gauges();
     }
 
-    /// Discards the data of removed items, except those that are still downloaded.
-    async fn discard(&self, items: &[Rc<Item>]) {
-        for item in items.iter().filter(|item| Rc::strong_count(item) == 1) {
-            for extent in item.entry.extents.iter().filter(|extent| extent.blocks > 0) {
-                let offset = u64::from(extent.start) * BLOCK_BYTES as u64;
-                // A hint: nothing is wrong when it fails.
-                let _ = self.inner.block.discard(offset, extent.blocks as usize * BLOCK_BYTES).await;
-            }
+    /// Discards the data of removed items.
+    async fn discard(&self, spaces: &[Space]) {
+        for extent in spaces.iter().flat_map(|space| &space.extents).filter(|extent| extent.blocks > 0) {
+            let offset = u64::from(extent.start) * BLOCK_BYTES as u64;
+            // A hint: nothing is wrong when it fails.
+            let _ = self.inner.block.discard(offset, extent.blocks as usize * BLOCK_BYTES).await;
         }
     }
 
-    /// Overwrites the first block of the slot of this sequence, and flushes. With what no index has in any sector: zeros would complete one
-    /// that ends in this block.
-    async fn clear_slot(&self, sequence: u64) -> Result<(), BlockError> {
-        let mut bytes = Buf::zeroed(BLOCK_BYTES).map_err(|_| BlockError::Broken("no memory for the index"))?;
-        bytes.as_mut().expect("a new buffer has one owner").fill(format::CLEARED);
-        let offset = u64::from(self.inner.geometry.slot_start(sequence)) * BLOCK_BYTES as u64;
-        self.inner.block.write(offset, bytes).await.0?;
-        self.flush().await
+    /// Writes a commit, what is due of a checkpoint, and flushes both.
+    async fn write_commit(&self, sequence: u64, changes: &[(u32, EntryBytes)]) -> Result<(), BlockError> {
+        let blocks = log_blocks(changes.len());
+        let step = {
+            let (state, mut journal) = (self.inner.state.borrow(), self.inner.journal.borrow_mut());
+            let (newest, next_id) = (state.changes.sequence(), state.changes.next_id());
+            journal.begin_if_due(blocks, newest, next_id, state.changes.index().table());
+            journal.step(blocks)
+        };
+        let writes = self.log_writes(sequence, changes).and_then(|mut writes| {
+            writes.extend(self.step_writes(&step)?);
+            Ok(writes)
+        });
+        self.end_step(&step, writes).await
     }
 
-    /// From now on the superblock has version 2, before an index has it: a program that does not read that index must not use the other one.
-    async fn write_superblock(&self) -> Result<(), BlockError> {
-        let mut bytes = Buf::zeroed(BLOCK_BYTES).map_err(|_| BlockError::Broken("no memory for the superblock"))?;
-        let superblock =
-            Superblock { version: VERSION_2, geometry: self.inner.geometry, state: SuperblockState::Ready };
-        format::encode_superblock(&superblock, bytes.as_mut().expect("a new buffer has one owner"));
-        self.inner.block.write(0, bytes).await.0?;
-        self.flush().await?;
-        self.inner.version.set(VERSION_2);
-        Ok(())
+    /// Writes a part of a checkpoint without a commit, because the log is full.
+    async fn write_checkpoint_part(&self) -> Result<(), BlockError> {
+        let step = {
+            let (state, mut journal) = (self.inner.state.borrow(), self.inner.journal.borrow_mut());
+            journal.begin(state.changes.sequence(), state.changes.next_id(), state.changes.index().table());
+            journal.step(0)
+        };
+        self.end_step(&step, self.step_writes(&step)).await
     }
 
-    async fn write_slot(
-        &self,
-        sequence: u64,
-        batch: &Batch,
-        uploads: &[UploadEntry],
-        slot: &mut Option<Buf>,
-    ) -> Result<(), BlockError> {
-        let geometry = &self.inner.geometry;
-        // A disk that has not answered may still have the one of before.
-        let kept = slot.take().and_then(|mut buf| buf.as_mut().is_some().then_some(buf));
-        let mut buf = match kept {
-            Some(buf) => buf,
-            None => Buf::zeroed(geometry.slot_bytes()).map_err(|_| BlockError::Broken("no memory for the index"))?,
+    /// Writes what a step has, and flushes it.
+    async fn end_step(&self, step: &Step, writes: Result<Vec<(u32, Buf)>, BlockError>) -> Result<(), BlockError> {
+        let written = match writes {
+            Ok(writes) => self.write_all(writes).await,
+            Err(error) => Err(error),
         };
-        let used = {
-            let state = self.inner.state.borrow();
-            let bytes = buf.as_mut().expect("the buffer of the index has one owner");
-            let entries = state.changes.entries(batch);
-            format::encode_slot(sequence, state.changes.next_id(), entries, uploads, bytes)
+        let flushed = match written {
+            Ok(()) => self.flush().await,
+            Err(error) => Err(error),
         };
-        let offset = u64::from(geometry.slot_start(sequence)) * BLOCK_BYTES as u64;
-        let (result, part) = self.inner.block.write(offset, buf.slice(0..used)).await;
-        drop(part);
-        *slot = Some(buf);
+        let mut journal = self.inner.journal.borrow_mut();
+        match flushed {
+            Ok(()) => journal.stepped(step),
+            Err(_) => journal.failed(),
+        }
+        flushed
+    }
+
+    /// The blocks of a commit, and where they are written.
+    fn log_writes(&self, sequence: u64, changes: &[(u32, EntryBytes)]) -> Result<Vec<(u32, Buf)>, BlockError> {
+        let journal = self.inner.journal.borrow();
+        let next_id = self.with_changes(|changes| changes.next_id());
+        let (layout, first, parts) = (journal.layout(), journal.next_block(), log_blocks(changes.len()));
+        // At the end of the ring the others continue at its start.
+        let before_end = (layout.log_start() + layout.log_blocks - layout.log_place(first)).min(parts);
+        let mut writes = Vec::new();
+        for range in [0..before_end, before_end..parts].into_iter().filter(|range| !range.is_empty()) {
+            let place = layout.log_place(first + u64::from(range.start));
+            let mut buf = index_buf(range.len() * BLOCK_BYTES)?;
+            let bytes = buf.as_mut().expect("a new buffer has one owner");
+            for (part, block) in range.zip(bytes.chunks_exact_mut(BLOCK_BYTES)) {
+                let header = LogBlock { number: first + u64::from(part), sequence, next_id, part, parts };
+                header.encode(changes.chunks(LOG_ENTRIES).nth(part as usize).unwrap_or_default(), block);
+            }
+            writes.push((place, buf));
+        }
+        Ok(writes)
+    }
+
+    /// What a step writes, and where; pages beside each other at once.
+    fn step_writes(&self, step: &Step) -> Result<Vec<(u32, Buf)>, BlockError> {
+        let (state, mut journal) = (self.inner.state.borrow(), self.inner.journal.borrow_mut());
+        let pages = match step {
+            Step::Nothing => return Ok(Vec::new()),
+            Step::Checkpoint => {
+                let mut buf = index_buf(journal.layout().checkpoint_blocks() as usize * BLOCK_BYTES)?;
+                let used = journal.encode_checkpoint(buf.as_mut().expect("a new buffer has one owner"));
+                return Ok(Vec::from([(journal.checkpoint_place(), buf.slice(0..used))]));
+            }
+            Step::Pages(pages) => pages,
+        };
+        let place_of = |page: &u32| journal.page_place(*page);
+        let runs: Vec<(u32, &[u32])> = pages
+            .chunk_by(|first, second| place_of(first) + 1 == place_of(second))
+            .map(|run| (place_of(&run[0]), run))
+            .collect();
+        let (table, sequence) = (state.changes.index().table(), state.changes.sequence());
+        let mut writes = Vec::new();
+        for (place, run) in runs {
+            let mut buf = index_buf(run.len() * BLOCK_BYTES)?;
+            let bytes = buf.as_mut().expect("a new buffer has one owner");
+            for (page, block) in run.iter().zip(bytes.chunks_exact_mut(BLOCK_BYTES)) {
+                journal.set_sum(*page, table.encode_page(*page, sequence, block));
+            }
+            writes.push((place, buf));
+        }
+        Ok(writes)
+    }
+
+    /// Writes all of these, a few at a time, and returns the first error.
+    async fn write_all(&self, writes: Vec<(u32, Buf)>) -> Result<(), BlockError> {
+        let (mut running, mut result) = (InFlight::new(), Ok(()));
+        for (place, buf) in writes {
+            let block = self.inner.block.clone();
+            running.push(async move { block.write(u64::from(place) * BLOCK_BYTES as u64, buf).await.0 }).await;
+            if running.len() >= INDEX_WRITES {
+                result = result.and(running.pop().await.unwrap_or(Ok(())));
+            }
+        }
+        while let Some(ended) = running.pop().await {
+            result = result.and(ended);
+        }
         result
-    }
-
-    /// The slot could not be written or flushed; the index of before is in the other one.
-    fn fail_write(&self, batch: Batch, error: BlockError) {
-        self.inner.health.set(Health::Failing(error));
-        self.inner.state.borrow_mut().changes.fail(batch, error.into());
     }
 
     /// Bytes of data have been written.
@@ -216,6 +267,10 @@ impl<B: Block> Store<B> {
         }
         result
     }
+}
+
+fn index_buf(bytes: usize) -> Result<Buf, BlockError> {
+    Buf::zeroed(bytes).map_err(|_| BlockError::Broken("no memory for the index"))
 }
 
 /// How many uploads write their last bytes. They count on one of two sides, which each flush swaps: it waits for those on the side of

@@ -36,8 +36,15 @@ pub enum OpenError {
         /// Size of the disk in bytes.
         size_bytes: u64,
     },
-    /// Neither index slot can be used; the reason for each, `None` if it was never written.
+    /// Neither checkpoint, or, before version 3, slot of the index can be used; the reason for each, `None` if it was never written.
     NoIndex([Option<Fault>; 2]),
+    /// A part of the index cannot be used.
+    Index(Fault),
+    /// The index of a queue of before version 3 has to be written anew, and there is no space for it.
+    NoSpace {
+        /// So many bytes in one piece are needed.
+        bytes: u64,
+    },
 }
 
 impl fmt::Display for OpenError {
@@ -47,7 +54,7 @@ impl fmt::Display for OpenError {
             OpenError::Memory(error) => write!(f, "{error}"),
             OpenError::ReadOnly => write!(f, "the disk is read-only, and a queue must be written"),
             OpenError::TooSmall { size_bytes } => {
-                write!(f, "the disk has {size_bytes} bytes, and a queue needs at least 16384")
+                write!(f, "the disk has {size_bytes} bytes, and a queue needs at least 57344")
             }
             OpenError::SectorSize(bytes) => {
                 write!(f, "the disk has sectors of {bytes} bytes, and a queue supports at most 4096")
@@ -65,6 +72,15 @@ impl fmt::Display for OpenError {
                     "the queue takes {queue_bytes} bytes, but the disk has only {size_bytes}: give the whole disk"
                 )
             }
+            OpenError::Index(fault) => write!(
+                f,
+                "the queue's index is damaged: {fault}; `glass queue export` saves the items that are left, --format erases the queue"
+            ),
+            OpenError::NoSpace { bytes } => write!(
+                f,
+                "the queue has the format of before, and no {bytes} free bytes in one piece for the index of today's: make its disk larger and \
+                 start it with --grow"
+            ),
             OpenError::NoIndex(faults) => {
                 write!(f, "the queue's index is lost")?;
                 for (slot, fault) in faults.iter().enumerate() {
@@ -261,7 +277,7 @@ impl From<OutOfMemory> for StoreError {
 }
 
 /// The state of the disk at the start.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Recovery {
     /// The disk was empty (or erased on request) and has been formatted.
     pub formatted: bool,
@@ -271,9 +287,14 @@ pub struct Recovery {
     pub items: usize,
     /// Uploads that can be resumed.
     pub uploads: usize,
-    /// The index slot that could not be used, and why. After a power cut during a commit this is
+    /// The checkpoint, or, before version 3, index slot that could not be used, and why. After a power cut while it was written this is
     /// normal and nothing that was answered is lost; otherwise the disk is damaged.
     pub broken_slot: Option<(u64, Fault)>,
+    /// The log ends with parts of a commit. After a power cut during a commit this is normal and nothing that was answered is lost;
+    /// otherwise the disk is damaged.
+    pub is_log_broken: bool,
+    /// The version that the queue had before this start, if that was an older one.
+    pub upgraded_from: Option<u32>,
     /// Bytes that the queue has more than before this start.
     pub grown_bytes: u64,
     /// Bytes of the disk past the end of the queue.
@@ -292,10 +313,19 @@ impl Recovery {
         }
         if let Some((slot, fault)) = self.broken_slot {
             lines.push(alloc::format!(
-                "index slot {slot} cannot be used: {fault}; a commit was cut short there, or the disk is damaged; \
-                 continuing with sequence {} from the other slot",
+                "slot {slot} of the index cannot be used: {fault}; a write was cut short there, or the disk is damaged; \
+                 continuing with commit {} by the other slot",
                 self.sequence
             ));
+        }
+        if self.is_log_broken {
+            lines.push(alloc::format!(
+                "the log of the index ends in parts of a commit; it was cut short there, or the disk is damaged; continuing with commit {}",
+                self.sequence
+            ));
+        }
+        if let Some(version) = self.upgraded_from {
+            lines.push(alloc::format!("the queue had version {version} of its format and has version 3 now"));
         }
         if self.grown_bytes > 0 {
             lines.push(alloc::format!("the queue has grown by {} bytes", self.grown_bytes));
@@ -320,6 +350,8 @@ mod tests {
             items: 3,
             uploads: 0,
             broken_slot: None,
+            is_log_broken: false,
+            upgraded_from: None,
             grown_bytes: 0,
             unused_bytes: 0,
             can_grow: false,
@@ -331,6 +363,8 @@ mod tests {
         assert!(normal.remarks().is_empty());
         assert!(remark(Recovery { formatted: true, ..normal.clone() }).contains("new queue"));
         assert!(remark(Recovery { broken_slot: Some((1, Fault::State(9))), ..normal.clone() }).contains("slot 1"));
+        assert!(remark(Recovery { is_log_broken: true, ..normal.clone() }).contains("continuing with commit 7"));
+        assert!(remark(Recovery { upgraded_from: Some(2), ..normal.clone() }).contains("had version 2"));
         assert!(remark(Recovery { grown_bytes: 4096, ..normal.clone() }).contains("grown by 4096 bytes"));
         assert!(remark(Recovery { unused_bytes: 1, ..normal.clone() }).ends_with("1 bytes more than the queue uses"));
         let larger = Recovery { unused_bytes: 5000, can_grow: true, ..normal };

@@ -1,7 +1,7 @@
 //! Whether the disk does what the queue needs.
 
 use crate::error::{Health, StoreError};
-use crate::format::{self, BLOCK_BYTES, Slot, Superblock, SuperblockState};
+use crate::format::{self, BLOCK_BYTES, Checkpoint, CheckpointSlot, IndexPlace, LogBlock, Superblock, SuperblockState};
 use crate::store::Store;
 use alloc::vec::Vec;
 use glasshouse::{Block, BlockError, Buf};
@@ -31,7 +31,7 @@ impl<B: Block> Store<B> {
 
     /// Item `id` is damaged, or is not. Returns whether that is news.
     pub(crate) fn set_damaged(&self, id: u64, is_damaged: bool) -> bool {
-        let is_news = self.with_changes(|changes| changes.set_damaged(id, is_damaged));
+        let is_news = self.inner.state.borrow_mut().changes.index_mut().set_damaged(id, is_damaged);
         let found = &self.inner.damage_found;
         found.set(found.get() + u64::from(is_news && is_damaged));
         is_news
@@ -39,9 +39,7 @@ impl<B: Block> Store<B> {
 
     /// The items in the queue of which a read has shown that they are damaged, oldest first.
     pub fn damaged(&self) -> Vec<u64> {
-        self.with_changes(|changes| {
-            changes.items().filter(|item| item.is_damaged()).map(|item| item.entry.id).collect()
-        })
+        self.with_changes(|changes| changes.index().damaged().collect())
     }
 
     /// How many items were found damaged since the start, also those that are removed.
@@ -58,7 +56,7 @@ impl<B: Block> Store<B> {
         writable
     }
 
-    /// Between commits, so that the slot of the newest index is not being written.
+    /// Between commits, so that nothing of the index is being written.
     pub(crate) async fn check(&self) {
         let before = self.health();
         if before == Health::Overwritten {
@@ -72,29 +70,44 @@ impl<B: Block> Store<B> {
                     Health::Good | Health::Overwritten => return,
                 }));
                 let batch = self.inner.state.borrow_mut().changes.begin().unwrap_or_default();
-                self.commit(batch, &mut None).await;
+                self.commit(batch).await;
             }
             Ok(false) => self.inner.health.set(Health::Overwritten),
             Err(error) => self.inner.health.set(Health::Unreadable(error)),
         }
     }
 
-    /// Whether the superblock and the newest index are on the disk.
+    /// Whether the superblock, the newest checkpoint and the newest commit are on the disk.
     async fn is_there(&self) -> Result<bool, BlockError> {
-        let geometry = self.inner.geometry;
-        let sequence = self.inner.state.borrow().changes.sequence();
-        let buffers = (Buf::zeroed(BLOCK_BYTES), Buf::zeroed(geometry.slot_bytes()));
+        let layout = self.inner.layout;
+        let (checkpoint, last) = {
+            let journal = self.inner.journal.borrow();
+            (journal.checkpoint(), journal.last_block())
+        };
+        let checkpoint_bytes = layout.checkpoint_blocks() as usize * BLOCK_BYTES;
         // Without memory for it nothing is known.
-        let (Ok(superblock), Ok(slot)) = buffers else { return Ok(true) };
-        let (result, superblock) = self.inner.block.read(0, superblock).await;
-        result?;
-        let offset = u64::from(geometry.slot_start(sequence)) * BLOCK_BYTES as u64;
-        let (result, slot) = self.inner.block.read(offset, slot).await;
-        result?;
-        let (version, state) = (self.inner.version.get(), SuperblockState::Ready);
-        let has_superblock =
-            format::decode_superblock(&superblock) == Ok(Some(Superblock { version, geometry, state }));
-        let slot = format::decode_slot(geometry, sequence % 2, &slot);
-        Ok(has_superblock && matches!(slot, Slot::Valid(index) if index.sequence == sequence))
+        let buffers = (Buf::zeroed(BLOCK_BYTES), Buf::zeroed(checkpoint_bytes), Buf::zeroed(BLOCK_BYTES));
+        let (Ok(superblock), Ok(slot), Ok(log)) = buffers else { return Ok(true) };
+        let (place, state) = (IndexPlace::Pages(layout), SuperblockState::Ready);
+        let superblock = self.read_block(0, superblock).await?;
+        let slot = self.read_block(layout.checkpoint_start(checkpoint), slot).await?;
+        let has_superblock = format::decode_superblock(&superblock) == Ok(Some(Superblock { place, state }));
+        let has_checkpoint = match Checkpoint::decode(layout, checkpoint, &slot) {
+            CheckpointSlot::Valid(found) => found.number == checkpoint,
+            _ => false,
+        };
+        let has_commit = match last {
+            None => true,
+            Some(number) => {
+                let log = self.read_block(layout.log_place(number), log).await?;
+                LogBlock::decode(&log).is_ok_and(|found| found.number == number)
+            }
+        };
+        Ok(has_superblock && has_checkpoint && has_commit)
+    }
+
+    async fn read_block(&self, block: u32, buf: Buf) -> Result<Buf, BlockError> {
+        let (result, buf) = self.inner.block.read(u64::from(block) * BLOCK_BYTES as u64, buf).await;
+        result.map(|()| buf)
     }
 }

@@ -50,6 +50,13 @@ pub(crate) struct Listed {
     pub(crate) tries: u32,
 }
 
+/// How many items there are; a consumer has some, and others were given out as often as they may be.
+pub(crate) struct Counts {
+    pub(crate) items: u64,
+    pub(crate) leased: u64,
+    pub(crate) dead: u64,
+}
+
 /// Whether a request names a lease.
 pub(crate) type Named<'a> = &'a dyn Fn(&Fence) -> bool;
 
@@ -136,6 +143,24 @@ impl<P: Platform> Items<P> {
             }
             Items::Engine(engine) => engine.after(id, count, now),
         }
+    }
+
+    /// How many there are, by what becomes of them next.
+    pub(crate) fn counts(&self, now: Instant) -> Counts {
+        let (items, places): (usize, Vec<Place>) = match self {
+            // All others are ready.
+            Items::Disk(disk) => {
+                let given = disk.leases.ids().into_iter().filter(|id| disk.store.item(*id).is_some());
+                (disk.store.usage().items, given.map(|id| disk.leases.place(id, now)).collect())
+            }
+            Items::Engine(engine) => {
+                let items = engine.after(None, usize::MAX, now).into_iter();
+                (items.len(), items.map(|item| item.place).collect())
+            }
+        };
+        let count = |is_counted: fn(Place) -> bool| places.iter().filter(|place| is_counted(**place)).count() as u64;
+        let leased = count(|place| matches!(place, Place::Leased(_)));
+        Counts { items: items as u64, leased, dead: count(|place| place == Place::Dead) }
     }
 
     /// The usage of the disk, if there is one.

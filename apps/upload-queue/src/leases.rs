@@ -4,6 +4,7 @@
 //! Once another consumer has the item, the older token is refused, however late its acknowledgement comes.
 
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::fmt;
 use core::time::Duration;
@@ -147,6 +148,11 @@ impl Leases {
     /// Forgets all items but those that are in the queue.
     pub(crate) fn retain(&self, is_there: impl Fn(u64) -> bool) {
         self.state.borrow_mut().leases.retain(|id, _| is_there(*id));
+    }
+
+    /// The items that were given out and may be in the queue.
+    pub(crate) fn ids(&self) -> Vec<u64> {
+        self.state.borrow().leases.keys().copied().collect()
     }
 
     /// How many leases there were since the start.

@@ -3,7 +3,9 @@
 //! ```text
 //! service ── routes ──┬─ put ───── upload ───┬─ store ── open      what is in the queue
 //!                     ├─ resume ── session ──┤   ├───── commit      groups of changes become durable
-//!                     │                      │   ├───── changes     what it has, and changes that are not durable yet
+//!                     │                      │   ├───── journal     the log, and the pages that are written behind it
+//!                     │                      │   ├───── changes     changes that are not durable yet
+//!                     │                      │   ├───── index       what it has
 //!                     ├─ get ───── download ─┤   ├───── allocator   free blocks, and reservations
 //!                     └─ consume ─ leases    │   └───── format      bytes on the disk
 //!                                 resumable ─┘
@@ -13,7 +15,7 @@
 //! `scrub` reads items that wait again. `log` writes a line for each request; `cors` lets pages of other origins in; `settings` reads `config`, also again.
 //!
 //! [`serve`] is the service; [`Store`] is the queue without HTTP, over any [`glasshouse::Block`].
-//! An upload is answered when it is durable: its data was flushed, then the index that names it was
+//! An upload is answered when it is durable: its data was flushed, then the log of the index with its entry was
 //! written and flushed. `docs/formats/upload-queue.md` specifies the format; [`limits`] has
 //! every bound.
 //!
@@ -40,8 +42,10 @@ mod engine;
 mod error;
 mod get;
 mod health;
+mod index;
 mod inflight;
 mod items;
+mod journal;
 mod json;
 mod leases;
 pub mod limits;
@@ -52,6 +56,7 @@ mod pool;
 mod problem;
 mod put;
 mod range;
+mod recover;
 mod reload;
 mod resumable;
 mod resume;

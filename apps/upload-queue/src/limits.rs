@@ -20,6 +20,17 @@ pub const EARLY_FLUSH_BYTES: u64 = 16 << 20;
 /// that is interrupted in another way keeps all that arrived.
 pub const SAVE_BYTES: u64 = 8 << 20;
 
+/// Pages of the index that are always taken if there is memory for them: 4,095 items, as an index of version 2 had at most. 260 KiB.
+pub const INDEX_PAGES_ALWAYS: u32 = 65;
+
+/// Memory that a larger index leaves to all else: the chunks of all transfers (see [`UPLOADS_MAX`]), small uploads and connections.
+pub const MEMORY_BESIDE_INDEX: usize = 12 << 20;
+
+/// Requests in flight that read the index at the start, each of at most [`INDEX_READ_BLOCKS`], or that write it.
+pub const INDEX_WRITES: usize = 8;
+/// See [`INDEX_WRITES`]: 256 KiB.
+pub const INDEX_READ_BLOCKS: u32 = 64;
+
 /// How long an upload can be resumed after its last request, and a complete one is known.
 pub const RESUME_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 

@@ -1,6 +1,6 @@
 //! The figures of the queue in the text format of Prometheus (exposition format 0.0.4).
 
-use crate::leases::Place;
+use crate::items::Counts;
 use crate::routes::Queue;
 use crate::telemetry::{DOWNLOADS_DONE, DOWNLOADS_WAITING, FLUSHES, UPLOADS_DONE, UPLOADS_WAITING};
 use alloc::string::String;
@@ -29,15 +29,7 @@ impl<P: Platform> Queue<P> {
     /// The answer to `GET /metrics`.
     pub(crate) fn metrics(&self) -> String {
         let now = self.platform.now();
-        let (mut leased, mut dead) = (0, 0);
-        let items = self.items.after(None, usize::MAX, now);
-        for item in &items {
-            match item.place {
-                Place::Leased(_) => leased += 1,
-                Place::Dead => dead += 1,
-                Place::Ready => {}
-            }
-        }
+        let Counts { items, leased, dead } = self.items.counts(now);
         let open = self.items.resumables().iter().filter(|upload| upload.item().is_none()).count();
         let count = |count: usize| count as u64;
         let since_start = |value: i64| u64::try_from(value).unwrap_or_default();
@@ -51,7 +43,7 @@ impl<P: Platform> Queue<P> {
         };
         let is_ready = self.ready().is_ok();
         add("ready", "gauge", "1 if the disk or the engine does what the queue needs, else 0.", is_ready.into());
-        add("items", "gauge", "Items in the queue.", count(items.len()));
+        add("items", "gauge", "Items in the queue.", items);
         add("items_leased", "gauge", "Items that a consumer has.", leased);
         add("items_dead", "gauge", "Items that were given out as often as they may be.", dead);
         add("uploads_open", "gauge", "Uploads that can be resumed and are not complete.", count(open));

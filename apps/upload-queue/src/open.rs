@@ -2,11 +2,13 @@
 
 use crate::error::{OpenError, Recovery};
 use crate::format::{
-    self, BLOCK_BYTES, Geometry, Index, Newest, Superblock, SuperblockState, UploadProgress, VERSION_1,
+    self, BLOCK_BYTES, Contents, Extent, IndexPlace, Layout, Superblock, SuperblockState, Table, VERSION_3,
 };
-use alloc::vec::Vec;
+use crate::journal::Journal;
+use crate::recover;
 use core::cell::{Cell, RefCell};
-use glasshouse::future::{join, join_array};
+use core::ops::Range;
+use glasshouse::future::join_array;
 use glasshouse::{Block, Buf};
 
 /// A disk that is neither ours nor erased on request must be zero in this many bytes from its start, and before
@@ -21,12 +23,19 @@ const ZERO_SAMPLES: u64 = 16;
 /// Reads in flight meanwhile.
 const ZERO_READERS: usize = 4;
 
-/// Finds or formats the queue on `block` and reads its index. With `grow`, a queue that was found takes all blocks of the disk.
-pub(crate) async fn open<B: Block>(
-    block: &B,
-    erase: bool,
-    grow: bool,
-) -> Result<(Superblock, Index, Recovery), OpenError> {
+/// A queue that can be used.
+pub(crate) struct Opened {
+    pub(crate) layout: Layout,
+    pub(crate) table: Table,
+    pub(crate) contents: Contents,
+    pub(crate) journal: Journal,
+    pub(crate) sequence: u64,
+    pub(crate) next_id: u64,
+}
+
+/// Finds or formats the queue on `block` and reads its index. With `grow`, a queue that was found takes all blocks of the disk. An index of an
+/// older version, or one that the disk has outgrown, is written anew, elsewhere, if there is space.
+pub(crate) async fn open<B: Block>(block: &B, erase: bool, grow: bool) -> Result<(Opened, Recovery), OpenError> {
     let info = block.info();
     if info.read_only {
         return Err(OpenError::ReadOnly);
@@ -34,42 +43,38 @@ pub(crate) async fn open<B: Block>(
     if info.sector_bytes as usize > BLOCK_BYTES {
         return Err(OpenError::SectorSize(info.sector_bytes));
     }
-    let new = Geometry::for_device(info.size_bytes).ok_or(OpenError::TooSmall { size_bytes: info.size_bytes })?;
-    let found = find_queue(block, erase).await?;
-    let mut superblock =
-        found.unwrap_or(Superblock { version: VERSION_1, geometry: new, state: SuperblockState::Ready });
-    let geometry = superblock.geometry;
-    let bytes_of = |geometry: Geometry| u64::from(geometry.total_blocks) * BLOCK_BYTES as u64;
-    let queue_bytes = bytes_of(geometry);
-    if queue_bytes > info.size_bytes {
-        return Err(OpenError::Shrunk { queue_bytes, size_bytes: info.size_bytes });
+    let size_bytes = info.size_bytes;
+    let bytes_of = |blocks: u32| u64::from(blocks) * BLOCK_BYTES as u64;
+    let blocks_max = u32::try_from(size_bytes / BLOCK_BYTES as u64).unwrap_or(u32::MAX);
+    let Some(Superblock { place, .. }) = find_queue(block, erase).await? else {
+        let layout = Layout::for_device(size_bytes).ok_or(OpenError::TooSmall { size_bytes })?;
+        let opened = format_device(block, layout).await?;
+        let recovery = Recovery {
+            formatted: true,
+            sequence: 1,
+            unused_bytes: size_bytes - bytes_of(blocks_max),
+            ..Recovery::default()
+        };
+        return Ok((opened, recovery));
+    };
+    let queue_bytes = bytes_of(place.total_blocks());
+    if queue_bytes > size_bytes {
+        return Err(OpenError::Shrunk { queue_bytes, size_bytes });
     }
-    let Newest { index, broken_slot } = match found {
-        Some(_) => {
-            let recovered = recover(block, geometry).await?;
-            if grow && let Some(grown) = geometry.grown(info.size_bytes) {
-                superblock.geometry = grown;
-                write_superblock(block, &superblock).await?;
-            }
-            // A service that was killed leaves writes in the cache of its host. Clients see
-            // this data from now on, so a later power cut must not remove it. Nor may one bring back an older superblock, once
-            // an index names blocks behind its end.
-            block.flush().await?;
-            recovered
-        }
-        None => Newest { index: format_device(block, geometry).await?, broken_slot: None },
+    let total_blocks = if grow { blocks_max } else { place.total_blocks() };
+    let (found, mut recovery) = match place {
+        IndexPlace::Slots { geometry, .. } => recover::read_slots(block, geometry).await?,
+        IndexPlace::Pages(layout) => recover::read_pages(block, layout).await?,
     };
-    let recovery = Recovery {
-        formatted: found.is_none(),
-        sequence: index.sequence,
-        items: index.entries.len(),
-        uploads: index.uploads.iter().filter(|upload| matches!(upload.progress, UploadProgress::Open { .. })).count(),
-        broken_slot,
-        grown_bytes: bytes_of(superblock.geometry) - queue_bytes,
-        unused_bytes: info.size_bytes - bytes_of(superblock.geometry),
-        can_grow: superblock.geometry.grown(info.size_bytes).is_some(),
-    };
-    Ok((superblock, index, recovery))
+    let opened = recover::settle(block, place, total_blocks, found).await?;
+    // A service that was killed leaves writes in the cache of its host. Clients see this data from now on, so a later power cut must not remove
+    // it. Nor may one bring back an older superblock, once blocks that it does not know, or those of its index, have data.
+    block.flush().await?;
+    recovery.upgraded_from = Some(place.version()).filter(|version| *version < VERSION_3);
+    recovery.grown_bytes = bytes_of(total_blocks) - queue_bytes;
+    recovery.unused_bytes = size_bytes - bytes_of(total_blocks);
+    recovery.can_grow = total_blocks < blocks_max;
+    Ok((opened, recovery))
 }
 
 /// The superblock of the queue on `block`; `None` if it is to be formatted.
@@ -140,52 +145,53 @@ fn first_not_zero(bytes: &[u8]) -> Option<usize> {
     Some(index * LINE_BYTES + line.iter().position(|&byte| byte != 0)?)
 }
 
-/// Formats a new queue and returns its index. A power cut at any time leaves a disk that is empty, or one in the state of formatting; both
-/// are formatted at the next start.
-async fn format_device<B: Block>(block: &B, geometry: Geometry) -> Result<Index, OpenError> {
-    let empty = Index { sequence: 1, next_id: 1, entries: Vec::new(), uploads: Vec::new() };
-    write_superblock(block, &Superblock { version: VERSION_1, geometry, state: SuperblockState::Formatting }).await?;
+/// Formats a new queue. A power cut at any time leaves a disk that is empty, or one in the state of formatting; both are formatted at the next
+/// start.
+async fn format_device<B: Block>(block: &B, layout: Layout) -> Result<Opened, OpenError> {
+    let place = IndexPlace::Pages(layout);
+    write_superblock(block, &Superblock { place, state: SuperblockState::Formatting }).await?;
     block.flush().await?;
-    let mut first = Buf::zeroed(BLOCK_BYTES)?;
-    format::encode_slot(
-        empty.sequence,
-        empty.next_id,
-        core::iter::empty(),
-        &[],
-        first.as_mut().expect("a new buffer has one owner"),
-    );
-    let at = |slot| u64::from(geometry.slot_start(slot)) * BLOCK_BYTES as u64;
-    let (one, zero) = join(write(block, at(1), first), write(block, at(0), Buf::zeroed(BLOCK_BYTES)?)).await;
-    one?;
-    zero?;
+    let (table, contents, sequence, next_id) = (Table::new(), Contents::default(), 1, 1);
+    let journal = recover::write_index(block, layout, &table, sequence, next_id).await?;
     block.flush().await?;
-    write_superblock(block, &Superblock { version: VERSION_1, geometry, state: SuperblockState::Ready }).await?;
+    write_superblock(block, &Superblock { place, state: SuperblockState::Ready }).await?;
     block.flush().await?;
-    Ok(empty)
+    Ok(Opened { layout, table, contents, journal, sequence, next_id })
 }
 
-async fn write_superblock<B: Block>(block: &B, superblock: &Superblock) -> Result<(), OpenError> {
+pub(crate) async fn write_superblock<B: Block>(block: &B, superblock: &Superblock) -> Result<(), OpenError> {
     let mut buf = Buf::zeroed(BLOCK_BYTES)?;
     format::encode_superblock(superblock, buf.as_mut().expect("a new buffer has one owner"));
     write(block, 0, buf).await
 }
 
-/// The newest valid index, and the broken slot if there is one.
-async fn recover<B: Block>(block: &B, geometry: Geometry) -> Result<Newest, OpenError> {
-    let slot = async |number| {
-        let offset = u64::from(geometry.slot_start(number)) * BLOCK_BYTES as u64;
-        Ok(format::decode_slot(geometry, number, &read(block, offset, geometry.slot_bytes()).await?))
-    };
-    let (first, second): (Result<_, OpenError>, Result<_, OpenError>) = join(slot(0), slot(1)).await;
-    format::newest([first?, second?]).map_err(OpenError::NoIndex)
+/// The runs of blocks that are neither the superblock, nor the index, nor `taken`, whose runs are in order and do not overlap.
+pub(crate) fn free_runs<'a>(
+    total_blocks: u32,
+    index: Range<u32>,
+    taken: impl IntoIterator<Item = &'a Extent> + 'a,
+) -> impl Iterator<Item = Extent> + 'a {
+    let end = Extent { start: total_blocks, blocks: 0 };
+    let mut index = Some(Extent { start: index.start, blocks: index.len() as u32 });
+    let mut taken = taken.into_iter().copied().peekable();
+    let merged = core::iter::from_fn(move || match taken.peek() {
+        Some(next) if index.is_none_or(|index| next.start < index.start) => taken.next(),
+        _ => index.take().or_else(|| taken.next()),
+    });
+    let mut from = 1;
+    merged.chain([end]).filter_map(move |run| {
+        let free = Extent { start: from, blocks: run.start.saturating_sub(from) };
+        from = from.max(run.start + run.blocks);
+        (free.blocks > 0).then_some(free)
+    })
 }
 
-async fn read<B: Block>(block: &B, offset: u64, bytes: usize) -> Result<Buf, OpenError> {
+pub(crate) async fn read<B: Block>(block: &B, offset: u64, bytes: usize) -> Result<Buf, OpenError> {
     let (result, buf) = block.read(offset, Buf::zeroed(bytes)?).await;
     result?;
     Ok(buf)
 }
 
-async fn write<B: Block>(block: &B, offset: u64, buf: Buf) -> Result<(), OpenError> {
+pub(crate) async fn write<B: Block>(block: &B, offset: u64, buf: Buf) -> Result<(), OpenError> {
     Ok(block.write(offset, buf).await.0?)
 }

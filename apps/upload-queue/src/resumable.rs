@@ -5,7 +5,7 @@
 
 use crate::account::Charge;
 use crate::allocator::{IndexEntry, Reservation};
-use crate::changes::Item;
+use crate::changes::NewItem;
 use crate::format::{BLOCK_BYTES, EXTENTS_MAX, Entry, Extent, UploadEntry, UploadName, UploadProgress};
 use alloc::boxed::Box;
 use alloc::rc::Rc;
@@ -169,12 +169,12 @@ impl Resumable {
     }
 
     /// Its commit is durable: it is an item now.
-    pub(crate) fn become_item(&self, entry: Entry, saved: Saved) -> Rc<Item> {
+    pub(crate) fn become_item(&self, entry: Entry, saved: Saved) -> NewItem {
         self.commit_saved(saved, None);
         let mut state = self.state.borrow_mut();
         let space = state.space.take().expect("the session that ended left the space");
         let space = space.into_space(entry.length.div_ceil(BLOCK_BYTES as u64));
-        Item::new(entry, space, self.charge.take())
+        NewItem { entry, space, charge: self.charge.take() }
     }
 
     /// Its end is durable: its space is free.

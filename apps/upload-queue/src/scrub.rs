@@ -72,14 +72,15 @@ impl Scrub {
         let mut random = [0; 8];
         p.fill_random(&mut random);
         let ids = store.with_changes(|changes| {
-            let last = changes.items().last()?;
-            let place = u64::from_le_bytes(random) % changes.item_count() as u64;
-            Some((changes.items().nth(place as usize)?.entry.id, last.entry.id))
+            let (first, last) = (changes.index().items_after(None).next()?.id, changes.index().last()?);
+            let random = first + u64::from_le_bytes(random) % (last + 1 - first);
+            // The first item from there on.
+            Some((changes.index().items_after(random.checked_sub(1)).next()?.id, last))
         });
         let Some((first, last)) = ids else { return };
-        let reads = store.with_changes(|changes| {
-            changes.items().map(|item| item.entry.length.div_ceil(CHUNK_BYTES as u64)).sum::<u64>()
-        });
+        // At least as many as there are.
+        let usage = store.usage();
+        let reads = usage.items as u64 + (usage.data_bytes - usage.free_bytes).div_ceil(CHUNK_BYTES as u64);
         let pause = SCRUB_PAUSE.min(period / u32::try_from(reads.max(1)).unwrap_or(u32::MAX));
         for (mut after, end) in [(first.checked_sub(1), last + 1), (None, first)] {
             while let Some(entry) = store.items_after(after, 1).pop().filter(|entry| entry.id < end) {

@@ -1,8 +1,7 @@
 //! The status page: what is in the queue, what is being uploaded, space and rates. It has no external resources, and shows itself again every
 //! two seconds.
 
-use crate::items::Disk;
-use crate::leases::Place;
+use crate::items::{Counts, Disk};
 use crate::problem::Problem;
 use crate::routes::{Connection, Queue};
 use alloc::format;
@@ -101,10 +100,7 @@ impl<P: Platform> Queue<P> {
 
     fn page(&self) -> String {
         let now = self.platform.now();
-        let items = self.items.after(None, usize::MAX, now);
-        let count = |is_wanted: fn(Place) -> bool| items.iter().filter(|item| is_wanted(item.place)).count();
-        let leased = count(|place| matches!(place, Place::Leased(_)));
-        let dead = count(|place| place == Place::Dead);
+        let Counts { items, leased, dead } = self.items.counts(now);
         let (received, sent) = self.rates(now);
         let mut html = format!(
             "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>\
@@ -117,7 +113,7 @@ impl<P: Platform> Queue<P> {
             Err(problem) => write!(html, "<p class=problem>Not ready: {}</p>", problem.detail.replace('<', "&lt;")),
         };
         let usage = self.items.disk_usage();
-        let _ = write!(html, "<h2>Items</h2><dl><dt>in the queue<dd>{}", items.len());
+        let _ = write!(html, "<h2>Items</h2><dl><dt>in the queue<dd>{items}");
         if let Some(usage) = &usage {
             let _ = write!(html, " of {}", usage.items_max);
         }
@@ -141,7 +137,8 @@ impl<P: Platform> Queue<P> {
                 )
             }
             None => {
-                let used = items.iter().map(|item| item.entry.length).fold(0, u64::saturating_add);
+                let used = self.items.after(None, usize::MAX, now).into_iter().map(|item| item.entry.length);
+                let used = used.fold(0, u64::saturating_add);
                 write!(html, "<p>{} in the engine</p>", Bytes(used))
             }
         };

@@ -2,14 +2,16 @@
 
 use crate::account::Charge;
 use crate::allocator::{Allocator, IndexEntry, Refused, Reservation, Space};
-use crate::changes::{Changes, Item, Outcome};
+use crate::changes::{Changes, NewItem, Outcome};
 use crate::commit::LastWrites;
 use crate::download::Download;
 use crate::error::{Health, OpenError, Recovery, StoreError};
-use crate::format::{self, BLOCK_BYTES, EXTENTS_MAX, Entry, Extent, Geometry, Index, Superblock, UploadProgress};
+use crate::format::{BLOCK_BYTES, EXTENTS_MAX, Entry, Extent, IndexPlace, Layout, UploadProgress};
+use crate::index::Index;
 use crate::inflight::InFlight;
+use crate::journal::Journal;
 use crate::limits::EARLY_FLUSH_BYTES;
-use crate::open;
+use crate::open::{self, Opened, free_runs};
 use crate::pool::Pool;
 use crate::resumable::{Resumable, Saved};
 use crate::telemetry::{ABANDONED, BYTES_QUEUED, CHANGE, COMMIT};
@@ -39,7 +41,7 @@ impl<B: Block> Clone for Store<B> {
 
 pub(crate) struct Inner<B> {
     pub(crate) block: B,
-    pub(crate) geometry: Geometry,
+    pub(crate) layout: Layout,
     pub(crate) allocator: Allocator,
     pub(crate) pool: Pool,
     pub(crate) state: RefCell<State>,
@@ -58,12 +60,9 @@ pub(crate) struct Inner<B> {
     pub(crate) health: Cell<Health>,
     /// Items that were found damaged.
     pub(crate) damage_found: Cell<u64>,
-    /// The version in the superblock.
-    pub(crate) version: Cell<u32>,
     /// Whether the disk has to be checked.
     pub(crate) wants_check: Cell<bool>,
-    /// The slot of the next index may have a part of one that was never committed: parts of two can make a valid one together.
-    pub(crate) has_torn_slot: Cell<bool>,
+    pub(crate) journal: RefCell<Journal>,
 }
 
 pub(crate) struct State {
@@ -94,27 +93,22 @@ impl<B: Block> Store<B> {
     /// Opens the queue on `block`. An empty disk becomes a new queue; a disk that holds something
     /// else is refused, unless `erase` is set, which makes a new queue of any disk.
     pub async fn open(block: B, erase: bool) -> Result<(Store<B>, Recovery), OpenError> {
-        let (superblock, index, recovery) = open::open(&block, erase, false).await?;
-        Ok((Store::new(block, superblock, index, recovery.broken_slot.is_some()), recovery))
+        let (opened, recovery) = open::open(&block, erase, false).await?;
+        Ok((Store::new(block, opened), recovery))
     }
 
     /// As [`Store::open`] without `erase`, and a queue whose disk has become larger takes all of it, for good: it does not fit on a
     /// smaller disk any more.
     pub async fn open_and_grow(block: B) -> Result<(Store<B>, Recovery), OpenError> {
-        let (superblock, index, recovery) = open::open(&block, false, true).await?;
-        Ok((Store::new(block, superblock, index, recovery.broken_slot.is_some()), recovery))
+        let (opened, recovery) = open::open(&block, false, true).await?;
+        Ok((Store::new(block, opened), recovery))
     }
 
-    fn new(block: B, superblock: Superblock, index: Index, has_torn_slot: bool) -> Store<B> {
-        let Superblock { version, geometry, .. } = superblock;
-        let data = format::Extent { start: geometry.data_start(), blocks: geometry.data_blocks() };
-        let allocator = Allocator::new(data, geometry.items_max());
-        let items = index.entries.into_iter().map(|entry| {
-            let space = allocator.take_exactly(entry.extents).expect("the index was checked");
-            Item::new(entry, space, None)
-        });
-        let items = items.collect();
-        let uploads = index.uploads.into_iter().map(|upload| {
+    fn new(block: B, opened: Opened) -> Store<B> {
+        let Opened { layout, table, contents, journal, sequence, next_id } = opened;
+        let entries = layout.entries_max() - contents.items.len();
+        let allocator = Allocator::new(free_runs(layout.total_blocks, layout.index(), &contents.taken), entries);
+        let uploads = contents.uploads.iter().map(|(upload, _)| {
             let space = match upload.progress {
                 UploadProgress::Open { extents, .. } => {
                     Some(allocator.reserve_exactly(extents).expect("the index was checked"))
@@ -122,15 +116,18 @@ impl<B: Block> Store<B> {
                 UploadProgress::Complete { .. } => None,
             };
             let entry = allocator.take_entry().expect("the index was checked");
-            (upload.name, Resumable::new(upload, entry, space, None))
+            (upload.name, Resumable::new(*upload, entry, space, None))
         });
-        let changes = Changes::new(items, uploads.collect(), index.sequence, index.next_id);
+        let uploads = uploads.collect();
+        let index = Index::new(table, &contents);
+        let changes = Changes::new(index, uploads, Journal::changes_max(layout), sequence, next_id);
         let inner = Inner {
             block,
-            geometry,
+            layout,
             allocator,
             pool: Pool::default(),
             state: RefCell::new(State { changes, lost_flushes: 0, abandoned: Vec::new() }),
+            journal: RefCell::new(journal),
             changed: Notify::named(&COMMIT),
             dirty: Notify::named(&CHANGE),
             last_writes: LastWrites::default(),
@@ -140,9 +137,7 @@ impl<B: Block> Store<B> {
             early_flush_bytes: Cell::new(EARLY_FLUSH_BYTES),
             health: Cell::new(Health::Good),
             damage_found: Cell::new(0),
-            version: Cell::new(version),
             wants_check: Cell::new(false),
-            has_torn_slot: Cell::new(has_torn_slot),
         };
         Store { inner: Rc::new(inner) }
     }
@@ -162,13 +157,17 @@ impl<B: Block> Store<B> {
     pub fn usage(&self) -> Usage {
         let state = self.inner.state.borrow();
         Usage {
-            items: state.changes.item_count(),
-            items_max: self.inner.geometry.items_max(),
+            items: state.changes.index().count(),
+            items_max: self.inner.layout.entries_max(),
             free_items: self.inner.allocator.free_entries(),
-            data_bytes: u64::from(self.inner.geometry.data_blocks()) * BLOCK_BYTES as u64,
+            data_bytes: self.data_bytes(),
             free_bytes: self.inner.allocator.free_bytes(),
             commits: state.changes.sequence(),
         }
+    }
+
+    fn data_bytes(&self) -> u64 {
+        u64::from(IndexPlace::Pages(self.inner.layout).data_blocks()) * BLOCK_BYTES as u64
     }
 
     /// Reserves space for an item of `length` bytes, or fails immediately if there is none. Other uploads may get the part
@@ -197,21 +196,31 @@ impl<B: Block> Store<B> {
 
     /// An entry of the index.
     pub(crate) fn take_entry(&self) -> Result<IndexEntry, StoreError> {
-        let full = StoreError::IndexFull { items_max: self.inner.geometry.items_max() };
-        self.inner.allocator.take_entry().ok_or(full)
+        let full = StoreError::IndexFull { items_max: self.inner.layout.entries_max() };
+        let entry = self.inner.allocator.take_entry().ok_or(full)?;
+        self.make_room()?;
+        Ok(entry)
+    }
+
+    /// Has memory for all entries that are taken.
+    fn make_room(&self) -> Result<(), StoreError> {
+        let taken = self.inner.layout.entries_max() - self.inner.allocator.free_entries();
+        self.inner.state.borrow_mut().changes.index_mut().make_room(taken)
     }
 
     fn reserved(&self, reserved: Result<Reservation, Refused>, wanted_bytes: u64) -> Result<Reservation, StoreError> {
         self.update_gauges();
-        reserved.map_err(|refused| {
+        let reserved = reserved.map_err(|refused| {
             if self.inner.state.borrow_mut().changes.settle() {
                 self.inner.dirty.notify_all();
             }
             match refused {
                 Refused::Blocks => self.full(wanted_bytes),
-                Refused::Entries => StoreError::IndexFull { items_max: self.inner.geometry.items_max() },
+                Refused::Entries => StoreError::IndexFull { items_max: self.inner.layout.entries_max() },
             }
-        })
+        })?;
+        self.make_room()?;
+        Ok(reserved)
     }
 
     pub(crate) fn full(&self, wanted_bytes: u64) -> StoreError {
@@ -219,40 +228,42 @@ impl<B: Block> Store<B> {
     }
 
     pub(crate) fn update_gauges(&self) {
-        let data_bytes = u64::from(self.inner.geometry.data_blocks()) * BLOCK_BYTES as u64;
-        BYTES_QUEUED.set(data_bytes.saturating_sub(self.inner.allocator.free_bytes()) as i64);
+        BYTES_QUEUED.set(self.data_bytes().saturating_sub(self.inner.allocator.free_bytes()) as i64);
     }
 
     /// The oldest item.
     pub fn head(&self) -> Option<Entry> {
-        self.inner.state.borrow().changes.head().map(|item| item.entry)
+        self.first_item(|_| true)
     }
 
     /// Downloads the oldest item, which stays in the queue.
     pub fn fetch(&self) -> Option<Download<B>> {
-        let item = self.inner.state.borrow().changes.head()?.clone();
-        Some(Download::new(self.clone(), item.entry, item))
+        self.head().map(|entry| self.download(entry))
+    }
+
+    fn download(&self, entry: Entry) -> Download<B> {
+        let reader = self.with_changes(|changes| changes.index().reader(entry.id));
+        Download::new(self.clone(), entry, reader)
     }
 
     /// The oldest item of those that `is_wanted` accepts.
     pub fn first_item(&self, is_wanted: impl Fn(&Entry) -> bool) -> Option<Entry> {
-        self.with_changes(|changes| changes.items().map(|item| item.entry).find(is_wanted))
+        self.with_changes(|changes| changes.index().items_after(None).find(is_wanted))
     }
 
     /// Item `id`.
     pub fn item(&self, id: u64) -> Option<Entry> {
-        self.with_changes(|changes| changes.item(id).map(|item| item.entry))
+        self.with_changes(|changes| changes.index().item(id))
     }
 
     /// The oldest items after item `id`, so many at most.
     pub fn items_after(&self, id: Option<u64>, count: usize) -> Vec<Entry> {
-        self.with_changes(|changes| changes.items_after(id).map(|item| item.entry).take(count).collect())
+        self.with_changes(|changes| changes.index().items_after(id).take(count).collect())
     }
 
     /// Downloads item `id`, which stays in the queue.
     pub fn fetch_item(&self, id: u64) -> Option<Download<B>> {
-        let item = self.with_changes(|changes| changes.item(id).cloned())?;
-        Some(Download::new(self.clone(), item.entry, item))
+        self.item(id).map(|entry| self.download(entry))
     }
 
     /// Completes after the next commit: check [`Store::head`] again then.
@@ -289,7 +300,7 @@ impl<B: Block> Store<B> {
             let mut state = self.inner.state.borrow_mut();
             let id = state.changes.take_id();
             let entry = Entry { id, length, checksum, extents: space.extents };
-            (id, state.changes.add(Item::new(entry, space, charge)))
+            (id, state.changes.add(NewItem { entry, space, charge }))
         };
         self.inner.dirty.notify_all();
         self.until_durable(outcome).await?;

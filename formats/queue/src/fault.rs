@@ -1,6 +1,6 @@
 //! Why a superblock or an index slot cannot be used.
 
-use crate::{VERSION_1, VERSION_2};
+use crate::{VERSION_1, VERSION_3};
 use core::fmt;
 
 /// Why a superblock or an index slot cannot be used.
@@ -19,12 +19,37 @@ pub enum Fault {
     },
     /// The superblock names a state that does not exist.
     State(u32),
-    /// The superblock describes an invalid layout.
+    /// The superblock of version 1 or 2 describes an invalid layout.
     Geometry {
         /// Blocks in use.
         total_blocks: u64,
         /// Blocks of a slot.
         slot_blocks: u32,
+    },
+    /// The superblock of version 3 describes an invalid layout.
+    Layout {
+        /// Blocks in use.
+        total_blocks: u64,
+        /// First block of the index.
+        index_start: u32,
+        /// Blocks of its log.
+        log_blocks: u32,
+        /// Pages that it has room for.
+        pages_max: u32,
+    },
+    /// A page of the index cannot be used.
+    Page {
+        /// Its number.
+        page: u32,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// The pages of the index are not those that its checkpoint was written with: the disk has lost a write.
+    Pages,
+    /// The log ends after this commit, and there are later ones.
+    Log {
+        /// The last commit that can be read.
+        sequence: u64,
     },
     /// More entries than a slot has room for.
     Count {
@@ -60,7 +85,7 @@ impl fmt::Display for Fault {
         match self {
             Fault::Magic => write!(f, "it does not start with the magic bytes"),
             Fault::Version(version) => {
-                write!(f, "it has version {version}, and this program reads {VERSION_1} and {VERSION_2}")
+                write!(f, "it has version {version}, and this program reads {VERSION_1} to {VERSION_3}")
             }
             Fault::Checksum { stored, computed } => {
                 write!(f, "its checksum is {stored:016x}, but its bytes have {computed:016x}")
@@ -68,6 +93,18 @@ impl fmt::Display for Fault {
             Fault::State(state) => write!(f, "its state is {state}, which does not exist"),
             Fault::Geometry { total_blocks, slot_blocks } => {
                 write!(f, "it describes {total_blocks} blocks with slots of {slot_blocks}, which is not a valid layout")
+            }
+            Fault::Layout { total_blocks, index_start, log_blocks, pages_max } => write!(
+                f,
+                "it describes {total_blocks} blocks with an index from block {index_start} on, of {pages_max} pages and a log of {log_blocks} \
+                 blocks, which is not a valid layout"
+            ),
+            Fault::Page { page, what } => write!(f, "page {page} of the index: {what}"),
+            Fault::Pages => {
+                write!(f, "the pages of the index are not those of its checkpoint: a write of the disk was lost")
+            }
+            Fault::Log { sequence } => {
+                write!(f, "its log ends after commit {sequence}, and the index has later ones: the disk is damaged")
             }
             Fault::Count { count, count_max } => {
                 write!(f, "it has {count} items, and there is room for {count_max}")

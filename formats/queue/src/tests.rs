@@ -1,4 +1,4 @@
-//! Tests of the format's encoders and decoders.
+//! Tests of the superblock, and of the encoders and decoders of versions 1 and 2.
 
 use super::*;
 use alloc::vec;
@@ -8,7 +8,7 @@ fn geometry() -> Geometry {
 }
 
 fn superblock(geometry: Geometry) -> Superblock {
-    Superblock { version: VERSION_1, geometry, state: SuperblockState::Ready }
+    Superblock { place: IndexPlace::Slots { version: VERSION_1, geometry }, state: SuperblockState::Ready }
 }
 
 fn entry(id: u64, start: u32, blocks: u32) -> Entry {
@@ -21,30 +21,6 @@ fn encoded(index: &Index) -> Vec<u8> {
     let mut slot = vec![0xaa; geometry().slot_bytes()];
     encode_slot(index.sequence, index.next_id, index.entries.iter().copied(), &index.uploads, &mut slot);
     slot
-}
-
-#[test]
-fn layouts_follow_from_the_device() {
-    assert_eq!(Geometry::for_device(3 * 4096), None);
-    let least = Geometry::for_device(4 * 4096 + 511).unwrap();
-    assert_eq!((least.total_blocks, least.data_start(), least.data_blocks(), least.items_max()), (4, 3, 1, 63));
-    let large = Geometry::for_device(64 << 20).unwrap();
-    assert_eq!((large.slot_blocks, large.items_max(), large.slot_start(7)), (64, 4095, 65));
-    let huge = Geometry::for_device(u64::MAX).unwrap();
-    assert_eq!(huge.total_blocks, u32::MAX);
-}
-
-#[test]
-fn a_layout_grows_by_whole_blocks_and_keeps_its_slots() {
-    let small = Geometry::for_device(100 * 4096).unwrap();
-    assert_eq!(small.grown(100 * 4096 + 4095), None);
-    assert_eq!(small.grown(99 * 4096), None);
-    assert_eq!(small.grown(0), None);
-    assert_eq!(small.grown(101 * 4096), Some(Geometry { total_blocks: 101, slot_blocks: 1 }));
-    // Slots of a new queue would be larger.
-    let large = small.grown(u64::MAX).unwrap();
-    assert_eq!((large.total_blocks, large.data_start(), large.items_max()), (u32::MAX, 3, 63));
-    assert_eq!(large.grown(u64::MAX), None);
 }
 
 #[test]
@@ -67,9 +43,9 @@ fn a_slot_may_use_all_there_is() {
     let geometry = geometry();
     // Entries up to the bound, blocks from the first to the last, and numbers as large as they get.
     let empty = |id| Entry { id, length: 0, checksum: id, extents: [Extent::default(); EXTENTS_MAX] };
-    let mut entries: Vec<Entry> = (0..geometry.items_max() as u64).map(empty).collect();
-    entries[7] = entry(7, geometry.data_start(), 20);
-    entries[9] = entry(9, geometry.data_start() + 20, geometry.data_blocks() - 20);
+    let mut entries: Vec<Entry> = (1..=geometry.items_max() as u64).map(empty).collect();
+    entries[6] = entry(7, geometry.data_start(), 20);
+    entries[8] = entry(9, geometry.data_start() + 20, geometry.total_blocks - geometry.data_start() - 20);
     let index = Index { sequence: NUMBER_MAX, next_id: NUMBER_MAX, entries, uploads: vec![] };
     assert_eq!(decode_slot(geometry, NUMBER_MAX % 2, &encoded(&index)), Slot::Valid(index.clone()));
     let beyond = Index { next_id: NUMBER_MAX + 1, ..index };
@@ -82,15 +58,15 @@ fn another_version_is_refused_by_its_number() {
     let mut slot = encoded(&Index { sequence: 2, next_id: 9, entries: vec![entry(3, 5, 2)], uploads: vec![] });
     slot[8..12].copy_from_slice(&3_u32.to_le_bytes());
     let used = slot_used_bytes(1);
-    let checksum = checksum_without(&slot[..used], SLOT_CHECKSUM);
-    slot[SLOT_CHECKSUM].copy_from_slice(&checksum.to_le_bytes());
+    let checksum = checksum_without(&slot[..used], CHECKSUM);
+    slot[CHECKSUM].copy_from_slice(&checksum.to_le_bytes());
     assert_eq!(decode_slot(geometry(), 0, &slot), Slot::Invalid(Fault::Version(3)));
     let mut block = vec![0; BLOCK_BYTES];
     encode_superblock(&superblock(geometry()), &mut block);
-    block[8..12].copy_from_slice(&3_u32.to_le_bytes());
+    block[8..12].copy_from_slice(&4_u32.to_le_bytes());
     let checksum = checksum_without(&block[..SUPERBLOCK_BYTES], SUPERBLOCK_CHECKSUM);
     block[SUPERBLOCK_CHECKSUM].copy_from_slice(&checksum.to_le_bytes());
-    assert_eq!(decode_superblock(&block), Err(Fault::Version(3)));
+    assert_eq!(decode_superblock(&block), Err(Fault::Version(4)));
 }
 
 #[test]
@@ -180,7 +156,8 @@ fn uploads_read_back_in_version_2_and_items_alone_in_version_1() {
     }
     index.uploads.clear();
     assert_eq!(encoded(&index)[8], 1);
-    let block = Superblock { version: VERSION_2, ..superblock(geometry()) };
+    let place = IndexPlace::Slots { version: VERSION_2, geometry: geometry() };
+    let block = Superblock { place, state: SuperblockState::Ready };
     let mut bytes = vec![0; BLOCK_BYTES];
     encode_superblock(&block, &mut bytes);
     assert_eq!(decode_superblock(&bytes), Ok(Some(block)));
@@ -214,8 +191,8 @@ fn entries_of_uploads_that_are_cut_or_mixed_are_refused() {
         let mut slot = good.clone();
         change(&mut slot);
         let used = slot_used_bytes(u32_at(&slot, 12) as usize);
-        let checksum = checksum_without(&slot[..used], SLOT_CHECKSUM);
-        slot[SLOT_CHECKSUM].copy_from_slice(&checksum.to_le_bytes());
+        let checksum = checksum_without(&slot[..used], CHECKSUM);
+        slot[CHECKSUM].copy_from_slice(&checksum.to_le_bytes());
         decode_slot(geometry(), 0, &slot)
     };
     assert!(matches!(changed(&|_| {}), Slot::Valid(_)));

@@ -1,9 +1,9 @@
-//! Entries of uploads that clients may resume: version 2 of the index.
+//! Entries of uploads that clients may resume: since version 2.
 //!
-//! An upload in progress has two entries: its data, then its name. One that became an item has its name only, so that a client whose last
+//! An upload in progress has two entries: its data and its name. In version 2 the name follows the data; in version 3 it has the place of the data. One that became an item has its name only, so that a client whose last
 //! answer was lost learns that it is complete.
 
-use super::{EXTENTS_MAX, Entry, Extent, Fault, decode_entry, encode_entry, u64_at};
+use super::{ENTRY_BYTES, EXTENTS_MAX, Entry, EntryBytes, Extent, Fault, decode_entry, u32_at, u64_at};
 use alloc::vec::Vec;
 
 /// The bits of an entry's length that distinguish its kinds.
@@ -60,20 +60,74 @@ impl UploadEntry {
     /// Writes it to the next places.
     pub(super) fn encode<'a>(&self, places: &mut impl Iterator<Item = &'a mut [u8]>) {
         let mut next = || places.next().expect("the caller counted the entries");
-        let mut id = 0;
-        match self.progress {
-            UploadProgress::Open { offset, checksum, extents } => {
-                encode_entry(&Entry { id: 0, length: offset | DATA, checksum, extents }, next());
-            }
-            UploadProgress::Complete { id: item } => id = item,
+        if let Some(data) = self.data() {
+            next().copy_from_slice(&data);
         }
-        let place = next();
+        next().copy_from_slice(&self.named(None));
+    }
+
+    /// The entry of its data, while it is in progress.
+    pub fn data(&self) -> Option<EntryBytes> {
+        let UploadProgress::Open { offset, checksum, extents } = self.progress else { return None };
+        Some(Entry { id: 0, length: offset | DATA, checksum, extents }.encoded())
+    }
+
+    /// The entry of its name; in version 3 with the place of its data.
+    pub fn named(&self, data: Option<u32>) -> EntryBytes {
+        let id = match self.progress {
+            UploadProgress::Open { .. } => 0,
+            UploadProgress::Complete { id } => id,
+        };
+        let mut place = [0; ENTRY_BYTES];
         place[0..8].copy_from_slice(&id.to_le_bytes());
         place[8..16].copy_from_slice(&NAME.to_le_bytes());
         place[16..32].copy_from_slice(&self.name);
         place[32..40].copy_from_slice(&self.length.unwrap_or(UNKNOWN).to_le_bytes());
         place[40..48].copy_from_slice(&self.deadline_secs.to_le_bytes());
+        // Such a large index does not exist.
+        place[48..52].copy_from_slice(&data.map_or(0, |data| data + 1).to_le_bytes());
+        place
     }
+}
+
+/// What a place of an index of version 3 has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Free,
+    Item(Entry),
+    /// The data of an upload.
+    Data(UploadProgress),
+    /// The name of an upload, and the place of its data.
+    Name,
+}
+
+pub(super) fn kind(place: &[u8]) -> Result<Kind, &'static str> {
+    let entry = decode_entry(place);
+    match entry.length & KINDS {
+        0 if entry.id > 0 => Ok(Kind::Item(entry)),
+        0 if place.iter().all(|&byte| byte == 0) => Ok(Kind::Free),
+        DATA if entry.id == 0 => {
+            let Entry { length, checksum, extents, .. } = entry;
+            Ok(Kind::Data(UploadProgress::Open { offset: length & !KINDS, checksum, extents }))
+        }
+        NAME => Ok(Kind::Name),
+        _ => Err("it is neither an item nor of an upload"),
+    }
+}
+
+/// The place of the data of an upload, in the entry of its name.
+pub(super) fn data_place(place: &[u8]) -> Option<u32> {
+    u32_at(place, 48).checked_sub(1)
+}
+
+/// The entry of a name in version 3; `data` is what is at the place that it names.
+pub(super) fn decode_named(position: usize, place: &[u8], data: Option<UploadProgress>) -> Result<UploadEntry, Fault> {
+    let progress = match (u64_at(place, 0), data) {
+        (0, Some(progress)) => progress,
+        (id, None) if id > 0 => UploadProgress::Complete { id },
+        _ => return Err(Fault::Upload { position, what: "it is neither in progress nor complete" }),
+    };
+    decode_name(position, place, 52, progress)
 }
 
 /// Whether an entry is of an upload, and no item.
@@ -96,13 +150,13 @@ pub(super) fn decode<'a>(position: usize, places: impl Iterator<Item = &'a [u8]>
                 let progress = UploadProgress::Open { offset: length & !KINDS, checksum, extents };
                 match places.next() {
                     Some((position, name)) if u64_at(name, 8) & KINDS == NAME && u64_at(name, 0) == 0 => {
-                        uploads.push(decode_name(position, name, progress)?);
+                        uploads.push(decode_name(position, name, 48, progress)?);
                     }
                     _ => return fault("no name follows it"),
                 }
             }
             NAME if u64_at(place, 0) != 0 => {
-                uploads.push(decode_name(position, place, UploadProgress::Complete { id: u64_at(place, 0) })?);
+                uploads.push(decode_name(position, place, 48, UploadProgress::Complete { id: u64_at(place, 0) })?);
             }
             _ => return fault("it is neither of an upload nor complete"),
         }
@@ -110,8 +164,9 @@ pub(super) fn decode<'a>(position: usize, places: impl Iterator<Item = &'a [u8]>
     Ok(uploads)
 }
 
-fn decode_name(position: usize, place: &[u8], progress: UploadProgress) -> Result<UploadEntry, Fault> {
-    if u64_at(place, 8) != NAME || place[48..].iter().any(|&byte| byte != 0) {
+/// The bytes from `unused` on are zero.
+fn decode_name(position: usize, place: &[u8], unused: usize, progress: UploadProgress) -> Result<UploadEntry, Fault> {
+    if u64_at(place, 8) != NAME || place[unused..].iter().any(|&byte| byte != 0) {
         return Err(Fault::Upload { position, what: "its unused bytes are not zero" });
     }
     let mut name = UploadName::default();

@@ -4,7 +4,7 @@ use fastrand::Rng;
 use glass_profiler_queue::{Queue, check};
 
 use super::Target;
-use super::service::{QueueDisk, disk_of};
+use super::queue_disk::{QueueDisk, disk_of};
 use crate::mutate;
 
 /// A disk that no queue uses.

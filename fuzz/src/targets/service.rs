@@ -1,4 +1,4 @@
-//! Input of a service: requests of clients, its disk, the host's requests for its trace.
+//! Input of a service: requests of clients, the host's requests for its trace; and a disk in memory, for its disk.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -14,10 +14,6 @@ use glass_api::{
 use glass_lib_executor::{Executor, Uncontained, Unpark};
 use glass_lib_http::{Connection, HttpError, Limits, Request, Status};
 use glass_lib_trace::{CONTROL, Event, Group, Kind, Writer};
-use upload_queue::Store;
-use upload_queue::format::{
-    self, BLOCK_BYTES, EXTENTS_MAX, Entry, Extent, Geometry, Superblock, SuperblockState, UploadEntry, UploadProgress,
-};
 
 use super::Target;
 use crate::mutate;
@@ -202,181 +198,8 @@ impl Block for Disk {
     }
 }
 
-/// The queue's disk: with an even first byte the rest is its start; with an odd one, the rest are the numbers of a
-/// superblock and two index slots, which get right checksums.
-pub struct QueueDisk;
-
-const DISK_BYTES: usize = 64 * BLOCK_BYTES;
-/// Fields of a slot: its sequence, the next id, the number of entries.
-const SLOT_BYTES: usize = 17;
-const ENTRY_BYTES: usize = 24 + 8 * EXTENTS_MAX;
-
-fn word(bytes: &[u8], at: usize) -> u64 {
+pub(super) fn word(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |word| u64::from_le_bytes(*word))
-}
-
-fn entry(bytes: &[u8]) -> Entry {
-    let mut extents = [Extent::default(); EXTENTS_MAX];
-    for (index, extent) in extents.iter_mut().enumerate() {
-        let both = word(bytes, 24 + 8 * index);
-        *extent = Extent { start: both as u32, blocks: (both >> 32) as u32 };
-    }
-    Entry { id: word(bytes, 0), length: word(bytes, 8), checksum: word(bytes, 16), extents }
-}
-
-/// An upload that can be resumed, or one that is complete.
-fn upload(bytes: &[u8]) -> UploadEntry {
-    let Entry { id, length, checksum, extents } = entry(bytes);
-    let progress = match id % 2 {
-        0 => UploadProgress::Open { offset: length & (u64::MAX >> 2), checksum, extents },
-        _ => UploadProgress::Complete { id },
-    };
-    let name = u128::from(checksum).to_le_bytes();
-    UploadEntry { name, length: Some(id).filter(|id| id % 4 < 2), deadline_secs: id, progress }
-}
-
-/// Puts the superblock and the slots that `numbers` describe on a disk.
-fn write_disk(disk: &mut [u8], numbers: &[u8]) {
-    let both = word(numbers, 0);
-    let geometry = Geometry { total_blocks: both as u32, slot_blocks: (both >> 32) as u32 };
-    let state = if word(numbers, 8) as u8 == 1 { SuperblockState::Formatting } else { SuperblockState::Ready };
-    let version = 1 + (word(numbers, 8) as u32 >> 1) % 2;
-    format::encode_superblock(&Superblock { version, geometry, state }, &mut disk[..BLOCK_BYTES]);
-    let mut rest = numbers.get(9..).unwrap_or_default();
-    for slot in 0..2 {
-        let counts = usize::from(rest.get(16).copied().unwrap_or(0));
-        let (count, upload_count) = (counts.min(32), counts >> 6);
-        let list = rest.get(SLOT_BYTES..).unwrap_or_default();
-        let entries = (0..count).map(|index| entry(list.get(index * ENTRY_BYTES..).unwrap_or_default()));
-        let start = (1 + slot * geometry.slot_blocks as usize).min(60) * BLOCK_BYTES;
-        let more = |index: usize| list.get((count + index) * ENTRY_BYTES..).unwrap_or_default();
-        let uploads: Vec<UploadEntry> = (0..upload_count).map(|index| upload(more(index))).collect();
-        format::encode_slot(word(rest, 0), word(rest, 8), entries, &uploads, &mut disk[start..]);
-        rest = more(upload_count);
-    }
-}
-
-/// Opens the queue, which takes all of its disk with `grow`, and removes every item. Returns the number of items.
-fn drain(disk: Vec<u8>, grow: bool) -> Option<usize> {
-    let disk = Disk(Rc::new(RefCell::new(disk)));
-    let world = World::new();
-    let taken = Rc::new(Cell::new(None));
-    let (result, executor) = (taken.clone(), world.executor.clone());
-    world.run(async move {
-        let opened = if grow { Store::open_and_grow(disk).await } else { Store::open(disk, false).await };
-        let Ok((store, recovery)) = opened else { return };
-        let running = store.clone();
-        executor.spawn("store", async move { running.run().await }).expect("there are few tasks");
-        for known in store.resumables() {
-            // What its disk has may be damaged.
-            drop(store.resume(&known, 1 << 20, 0).await);
-            store.forget(&known).await.expect("the disk works");
-        }
-        for _ in 0..recovery.items {
-            let Some(mut download) = store.fetch() else { panic!("an item has gone") };
-            let (mut bytes, length) = (0, download.entry().length);
-            while let Ok(Some(chunk)) = download.next().await {
-                bytes += chunk.len() as u64;
-            }
-            assert!(bytes <= length);
-            let id = download.entry().id;
-            drop(download);
-            if store.remove(id).await.is_err() {
-                break;
-            }
-        }
-        // An uploaded item can be downloaded.
-        let mut upload = store.upload(5).expect("the queue is empty");
-        let put = upload.receive(async |space: &mut [u8]| {
-            space[..5].copy_from_slice(b"hello");
-            Ok::<usize, ()>(5)
-        });
-        assert_eq!(put.await, Ok(Ok(5)));
-        upload.finish().await.expect("the disk does not fail");
-        let mut download = store.fetch().expect("the uploaded item");
-        assert_eq!(download.next().await.map(|chunk| chunk.map(|chunk| chunk.to_vec())), Ok(Some(b"hello".to_vec())));
-        result.set(Some(recovery.items));
-    });
-    taken.get()
-}
-
-/// In the first byte of a case: its queue grows.
-const GROW: u8 = 2;
-
-/// The disk of a case: its first bytes, or numbers for its fields.
-pub(super) fn disk_of(input: &[u8]) -> Option<Vec<u8>> {
-    let (kind, rest) = input.split_first()?;
-    let mut disk = vec![0; DISK_BYTES];
-    match kind % 2 {
-        0 => disk[..rest.len().min(DISK_BYTES)].copy_from_slice(&rest[..rest.len().min(DISK_BYTES)]),
-        _ => write_disk(&mut disk, rest),
-    }
-    Some(disk)
-}
-
-impl Target for QueueDisk {
-    fn name(&self) -> &'static str {
-        "queue"
-    }
-
-    fn corpus(&self) -> Vec<Vec<u8>> {
-        let mut numbers = vec![1];
-        numbers.extend(64u32.to_le_bytes());
-        numbers.extend(1u32.to_le_bytes());
-        numbers.push(2);
-        for sequence in [8u64, 7] {
-            numbers.extend(sequence.to_le_bytes());
-            numbers.extend(9u64.to_le_bytes());
-            numbers.push(3);
-            for item in 0..3u64 {
-                [item + 2, 4096 * 2, 0].iter().for_each(|word| numbers.extend(word.to_le_bytes()));
-                let mut extents = [0u64; EXTENTS_MAX];
-                extents[0] = (3 + item * 8) | 2 << 32;
-                extents.iter().for_each(|extent| numbers.extend(extent.to_le_bytes()));
-            }
-        }
-        let mut disk = vec![0; DISK_BYTES];
-        write_disk(&mut disk, &numbers[1..]);
-        let raw = [&[0], &disk[..3 * BLOCK_BYTES]].concat();
-        assert_eq!(drain(disk, false), Some(3), "a valid disk");
-        let mut smaller = numbers.clone();
-        (smaller[0], smaller[1]) = (1 | GROW, 40);
-        vec![raw, vec![0, 0], numbers, smaller]
-    }
-
-    fn change(&self, bytes: &mut Vec<u8>, corpus: &[Vec<u8>], rng: &mut Rng) {
-        if bytes.first().is_some_and(|kind| kind % 2 == 1) && rng.u32(..4) > 0 {
-            let second = 10 + SLOT_BYTES + 3 * ENTRY_BYTES;
-            let mut places = vec![(1, 4), (5, 4), (9, 1)];
-            for slot in [10, second] {
-                places.extend([(slot, 8), (slot + 8, 8), (slot + 16, 1)]);
-                for item in 0..3 {
-                    let at = slot + SLOT_BYTES + item * ENTRY_BYTES;
-                    places.extend([
-                        (at, 8),
-                        (at + 8, 8),
-                        (at + 16, 8),
-                        (at + 24, 4),
-                        (at + 28, 4),
-                        (at + 32, 4),
-                        (at + 36, 4),
-                    ]);
-                }
-            }
-            return mutate::fields(bytes, &places, rng);
-        }
-        mutate::plain(bytes, corpus, rng);
-    }
-
-    fn bytes_max(&self) -> usize {
-        DISK_BYTES
-    }
-
-    fn run(&self, input: &[u8]) {
-        if let Some(disk) = disk_of(input) {
-            drain(disk, input[0] & GROW != 0);
-        }
-    }
 }
 
 /// Writes of the host into a guest's control pages: triples of an offset, a value, and an event that follows.

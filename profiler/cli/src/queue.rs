@@ -108,17 +108,17 @@ fn fsck(path: &Path) -> Result<ExitCode> {
     let shown = path.display();
     let mut out = String::new();
     if let Some(queue) = &report.queue {
-        let geometry = queue.superblock.geometry;
+        let place = queue.superblock.place;
         let block = BLOCK_BYTES as u64;
         let (used, uploads) = (queue.used_blocks() * block, queue.uploads());
-        let data_bytes = u64::from(geometry.data_blocks()) * block;
+        let data_bytes = u64::from(place.data_blocks()) * block;
         let _ = writeln!(
             out,
             "{shown}: a queue of version {} at commit {}: {} of at most {} items, {} uploads in progress, {used} bytes used, {} free",
-            queue.superblock.version,
+            place.version(),
             queue.index.sequence,
             queue.index.entries.len(),
-            geometry.items_max(),
+            place.items_max(),
             uploads.open,
             data_bytes.saturating_sub(used),
         );
@@ -146,7 +146,7 @@ fn list(path: &Path, is_json: bool) -> Result<()> {
         let items: Vec<_> = queue.index.entries.iter().map(item).collect();
         let uploads = json!({ "open": uploads.open, "bytes": uploads.bytes, "complete": uploads.complete });
         let list = json!({
-            "version": queue.superblock.version, "commit": queue.index.sequence, "items": items, "uploads": uploads,
+            "version": queue.superblock.place.version(), "commit": queue.index.sequence, "items": items, "uploads": uploads,
             "faults": queue.faults, "remarks": queue.remarks,
         });
         return console::print(&format!("{list:#}\n"));

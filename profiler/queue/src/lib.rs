@@ -5,6 +5,7 @@
 
 mod check;
 mod disk;
+mod pages;
 mod queue;
 
 pub use check::{Report, check};

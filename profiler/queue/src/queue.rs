@@ -1,9 +1,10 @@
 //! A queue on a disk: its index, and the data of its items.
 
 use crate::disk::ReadAt;
+use crate::pages;
 use glass_formats_queue::{
-    self as format, BLOCK_BYTES, Entry, Fault, Index, Newest, Slot, Superblock, SuperblockState, UploadEntry,
-    UploadProgress, VERSION_1,
+    self as format, BLOCK_BYTES, Entry, Fault, Geometry, Index, IndexPlace, Layout, Newest, Slot, Superblock,
+    SuperblockState, UploadEntry, UploadProgress, VERSION_1,
 };
 use std::fmt;
 use std::io;
@@ -25,8 +26,10 @@ pub enum OpenError {
     Foreign(&'static str),
     /// It was a queue, and its superblock is damaged.
     Superblock(Fault),
-    /// Neither slot has an index; why, where one was written.
+    /// Neither slot has an index, or a checkpoint of one; why, where one was written.
     NoIndex([Option<Fault>; 2]),
+    /// The index cannot be used.
+    Index(Fault),
 }
 
 impl fmt::Display for OpenError {
@@ -35,6 +38,7 @@ impl fmt::Display for OpenError {
             OpenError::Read { offset, error } => write!(f, "its bytes from {offset} on cannot be read: {error}"),
             OpenError::Foreign(what) => write!(f, "it is no disk of an upload queue: {what}"),
             OpenError::Superblock(fault) => write!(f, "its superblock cannot be used: {fault}"),
+            OpenError::Index(fault) => write!(f, "it has no index that can be used: {fault}"),
             OpenError::NoIndex(faults) => {
                 write!(f, "it has no index that can be used")?;
                 for (slot, fault) in faults.iter().enumerate() {
@@ -115,10 +119,10 @@ pub struct Queue<D> {
 }
 
 impl<D: ReadAt> Queue<D> {
-    /// Reads the superblock and both slots of the index.
+    /// Reads the superblock and the index.
     pub fn open(disk: D) -> Result<Queue<D>, OpenError> {
         let superblock = superblock(&disk)?;
-        let geometry = superblock.geometry;
+        let place = superblock.place;
         let mut queue = Queue { disk, superblock, index: empty(), faults: Vec::new(), remarks: Vec::new() };
         if superblock.state == SuperblockState::Formatting {
             let remark =
@@ -126,21 +130,37 @@ impl<D: ReadAt> Queue<D> {
             queue.remarks.push(remark.to_owned());
             return Ok(queue);
         }
-        let (queue_bytes, bytes) = (u64::from(geometry.total_blocks) * BLOCK_BYTES as u64, queue.disk.bytes());
+        let (queue_bytes, bytes) = (u64::from(place.total_blocks()) * BLOCK_BYTES as u64, queue.disk.bytes());
         if bytes < queue_bytes {
             queue.faults.push(format!("the queue uses {queue_bytes} bytes of its disk, and this one has {bytes}"));
         } else if bytes > queue_bytes {
-            let advice =
-                if geometry.grown(bytes).is_some() { ": a queue that is started with --grow takes them" } else { "" };
+            let can_grow = bytes >= queue_bytes + BLOCK_BYTES as u64 && place.total_blocks() < u32::MAX;
+            let advice = if can_grow { ": a queue that is started with --grow takes them" } else { "" };
             queue.remarks.push(format!("the disk has {} bytes more than the queue uses{advice}", bytes - queue_bytes));
         }
-        let slots = [queue.slot(0), queue.slot(1)];
-        let slots = match slots {
+        match place {
+            IndexPlace::Slots { version, geometry } => queue.read_slots(version, geometry)?,
+            IndexPlace::Pages(layout) => queue.read_pages(layout)?,
+        }
+        Ok(queue)
+    }
+
+    /// Reads an index of version 3. What cannot be read of it is a fault, and the rest is the index.
+    fn read_pages(&mut self, layout: Layout) -> Result<(), OpenError> {
+        let found = pages::read(&self.disk, layout)?;
+        self.faults.extend(found.faults);
+        self.index = found.index;
+        Ok(())
+    }
+
+    /// Reads an index of version 1 or 2.
+    fn read_slots(&mut self, version: u32, geometry: Geometry) -> Result<(), OpenError> {
+        let slots = match [self.slot(geometry, 0), self.slot(geometry, 1)] {
             [Ok(first), Ok(second)] => [first, second],
             // One slot cannot be read at all: the other one may be the newest.
             [first, second] => [first, second].map(|slot| {
                 slot.unwrap_or_else(|error| {
-                    queue.faults.push(error.to_string());
+                    self.faults.push(error.to_string());
                     Slot::Empty
                 })
             }),
@@ -148,33 +168,29 @@ impl<D: ReadAt> Queue<D> {
         if let [Slot::Valid(first), Slot::Valid(second)] = &slots
             && first.sequence.abs_diff(second.sequence) != 1
         {
-            queue.faults.push(format!(
+            self.faults.push(format!(
                 "the slots of the index have the sequences {} and {}, which do not follow each other: a write of the disk was lost",
                 first.sequence, second.sequence
             ));
         }
         let Newest { index, broken_slot } = format::newest(slots).map_err(OpenError::NoIndex)?;
         if let Some((slot, fault)) = broken_slot {
-            queue.faults.push(format!(
+            self.faults.push(format!(
                 "index slot {slot} cannot be used: {fault}; a power cut during a commit leaves this, and nothing is lost then, or the \
                  disk is damaged, and the commit after {} may be lost",
                 index.sequence
             ));
         }
-        if !index.uploads.is_empty() && superblock.version == VERSION_1 {
-            queue
-                .faults
+        if !index.uploads.is_empty() && version == VERSION_1 {
+            self.faults
                 .push("its index has version 2, and its superblock 1: older queues would use another index".into());
         }
-        queue.index = index;
-        Ok(queue)
+        self.index = index;
+        Ok(())
     }
 
-    fn slot(&self, number: u64) -> Result<Slot, OpenError> {
-        let geometry = self.superblock.geometry;
-        let offset = u64::from(geometry.slot_start(number)) * BLOCK_BYTES as u64;
-        let mut bytes = vec![0; geometry.slot_bytes()];
-        self.disk.read_at(offset, &mut bytes).map_err(|error| OpenError::Read { offset, error })?;
+    fn slot(&self, geometry: Geometry, number: u64) -> Result<Slot, OpenError> {
+        let bytes = read(&self.disk, geometry.slot_start(number), geometry.slot_bytes())?;
         Ok(format::decode_slot(geometry, number, &bytes))
     }
 
@@ -240,6 +256,14 @@ impl<D: ReadAt> Queue<D> {
         verify(entry, hasher.digest())?;
         Ok(is_padded)
     }
+}
+
+/// So many bytes from the start of a block on.
+pub(crate) fn read(disk: &impl ReadAt, block: u32, bytes: usize) -> Result<Vec<u8>, OpenError> {
+    let offset = u64::from(block) * BLOCK_BYTES as u64;
+    let mut into = vec![0; bytes];
+    disk.read_at(offset, &mut into).map_err(|error| OpenError::Read { offset, error })?;
+    Ok(into)
 }
 
 /// What an upload in progress has, in the form of an item.

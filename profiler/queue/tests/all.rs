@@ -1,9 +1,9 @@
-//! Disks of a queue, whole and damaged, read from outside.
+//! Disks of a queue of version 2, whole and damaged, read from outside. `pages.rs` has those of version 3.
 #![forbid(unsafe_code)]
 
 use glass_formats_queue::{
-    BLOCK_BYTES, EXTENTS_MAX, Entry, Extent, Geometry, Superblock, SuperblockState, UploadEntry, UploadProgress,
-    VERSION_1, VERSION_2, encode_slot, encode_superblock, hasher,
+    BLOCK_BYTES, EXTENTS_MAX, Entry, Extent, Geometry, IndexPlace, Superblock, SuperblockState, UploadEntry,
+    UploadProgress, VERSION_1, VERSION_2, encode_slot, encode_superblock, hasher,
 };
 use glass_profiler_queue::{DataError, Queue, check};
 
@@ -72,7 +72,8 @@ impl Image {
     }
 
     fn superblock(&mut self, version: u32, state: SuperblockState) {
-        encode_superblock(&Superblock { version, geometry: GEOMETRY, state }, &mut self.bytes[..BLOCK_BYTES]);
+        let place = IndexPlace::Slots { version, geometry: GEOMETRY };
+        encode_superblock(&Superblock { place, state }, &mut self.bytes[..BLOCK_BYTES]);
     }
 
     fn faults(&self) -> Vec<String> {
@@ -197,7 +198,8 @@ fn a_queue_on_a_larger_disk_and_one_that_has_grown_are_read() {
         ["the disk has 2293860 bytes more than the queue uses: a queue that is started with --grow takes them"]
     );
     let geometry = Geometry { total_blocks: 600, ..GEOMETRY };
-    let superblock = Superblock { version: VERSION_2, geometry, state: SuperblockState::Ready };
+    let place = IndexPlace::Slots { version: VERSION_2, geometry };
+    let superblock = Superblock { place, state: SuperblockState::Ready };
     encode_superblock(&superblock, &mut image.bytes[..BLOCK_BYTES]);
     // An item behind the old end, with the slots of before: a new queue of this size would have larger ones.
     image.entries[2].extents = extents(&[(599, 1)]);
@@ -208,7 +210,7 @@ fn a_queue_on_a_larger_disk_and_one_that_has_grown_are_read() {
     assert_eq!(image.faults(), Vec::<String>::new());
     let queue = Queue::open(&image.bytes[..]).unwrap();
     assert_eq!(
-        (queue.remarks, queue.superblock.geometry.items_max()),
+        (queue.remarks, queue.superblock.place.items_max()),
         (vec!["the disk has 100 bytes more than the queue uses".to_owned()], 63)
     );
     assert_eq!(read(&image, 7, false).0, b"seven");

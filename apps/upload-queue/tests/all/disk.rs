@@ -104,8 +104,8 @@ fn one_damaged_item_stops_no_other_one() {
 
 #[test]
 fn a_disk_that_another_program_has_overwritten_is_not_written() {
-    // The superblock, both slots of the index, or everything, as in a file that was cut to nothing and has grown again.
-    for range in [0..4096, 4096..3 * 4096, 0..64 * 4096] {
+    // The superblock, both checkpoints, the log, or everything, as in a file that was cut to nothing and has grown again.
+    for range in [0..4096, 4096..3 * 4096, 3 * 4096..11 * 4096, 0..64 * 4096] {
         run(async move |executor| {
             let disk = RecordingDisk::plain(vec![0; 64 * 4096]);
             let store = open(&executor, disk.clone()).await;

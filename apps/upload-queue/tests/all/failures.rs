@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
 use upload_queue::{Store, StoreError};
 
-const DISK_BYTES: usize = 120 * 4096;
+const DISK_BYTES: usize = 130 * 4096;
 const SEEDS: u64 = 60;
 
 fn disk() -> RecordingDisk {

@@ -1,10 +1,13 @@
 //! Formatting a new queue, and detecting a damaged one.
 
-use crate::common::{Cutter, RecordingDisk, Rng, content, get, open, put, remove_head, run};
-use upload_queue::format::{BLOCK_BYTES, Fault};
+use crate::common::{Cutter, Event, RecordingDisk, Rng, content, get, open, put, remove_head, run};
+use upload_queue::format::{BLOCK_BYTES, Fault, decode_superblock};
 use upload_queue::{OpenError, Store};
 
-const DISK_BYTES: usize = 40 * BLOCK_BYTES;
+const DISK_BYTES: usize = 50 * BLOCK_BYTES;
+/// The checkpoint of a new queue, the first block of the log.
+const CHECKPOINT: usize = 2 * BLOCK_BYTES;
+const LOG: usize = 3 * BLOCK_BYTES;
 
 /// Opens `image` and removes every item.
 fn contents(image: Vec<u8>) -> Result<Vec<Vec<u8>>, OpenError> {
@@ -21,7 +24,7 @@ fn contents(image: Vec<u8>) -> Result<Vec<Vec<u8>>, OpenError> {
     })
 }
 
-/// A disk with the items a, b, c after four commits, the third of which is in slot 0.
+/// A disk with the items a, b, c after four commits: the first one made the queue, and the others are in the first three blocks of the log.
 fn disk_with_items() -> RecordingDisk {
     let disk = RecordingDisk::new(vec![0; DISK_BYTES], 512, 1, 2);
     let used = disk.clone();
@@ -62,24 +65,81 @@ fn a_cut_while_formatting_is_healed_by_the_next_start() {
 }
 
 #[test]
-fn a_flipped_bit_in_the_newest_index_is_reported_and_shows_an_older_state() {
+fn a_flipped_bit_in_the_newest_commit_is_reported_and_shows_the_state_before() {
     let image = disk_with_items().image();
-    // Sequence 4 is in slot 0 (block 1), sequence 3 in slot 1 (block 2).
     for bit in 0..BLOCK_BYTES * 8 {
         let mut bad = image.clone();
-        bad[BLOCK_BYTES + bit / 8] ^= 1 << (bit % 8);
+        bad[LOG + 2 * BLOCK_BYTES + bit / 8] ^= 1 << (bit % 8);
         run(async move |_| {
-            let (store, recovery) = Store::open(RecordingDisk::plain(bad), false).await.unwrap();
-            assert_eq!((recovery.sequence, recovery.items), (3, 2), "bit {bit}");
-            assert_eq!(recovery.broken_slot.unwrap().0, 0, "bit {bit}");
-            assert!(recovery.remarks()[0].starts_with("index slot 0 cannot be used: "), "bit {bit}");
+            let disk = RecordingDisk::plain(bad);
+            let (store, recovery) = Store::open(disk.clone(), false).await.unwrap();
+            assert_eq!((recovery.sequence, recovery.items, recovery.is_log_broken), (3, 2, true), "bit {bit}");
+            assert!(recovery.remarks()[0].contains("continuing with commit 3"), "bit {bit}");
             assert_eq!(get(&store).await.unwrap().unwrap(), b"a");
+            // It is cleared, so that it is never joined with parts of a later one, and is not reported again.
+            let (_, recovery) = Store::open(disk, false).await.unwrap();
+            assert!(!recovery.is_log_broken, "bit {bit}");
         });
     }
 }
 
 #[test]
-fn damage_in_both_slots_or_the_superblock_is_refused_with_the_reason() {
+fn a_flipped_bit_before_the_newest_commit_is_refused_with_the_reason() {
+    let image = disk_with_items().image();
+    for bit in (0..2 * BLOCK_BYTES * 8).step_by(3) {
+        let mut bad = image.clone();
+        bad[LOG + bit / 8] ^= 1 << (bit % 8);
+        let sequence = if bit < BLOCK_BYTES * 8 { 1 } else { 2 };
+        assert_eq!(contents(bad), Err(OpenError::Index(Fault::Log { sequence })), "bit {bit}");
+    }
+}
+
+/// Each page that a checkpoint names has to be the one that was written.
+#[test]
+fn damaged_and_older_pages_are_refused_with_the_reason() {
+    let disk = RecordingDisk::new(vec![0; DISK_BYTES], 512, 1, 2);
+    let used = disk.clone();
+    // Checkpoints at the fifth commit and later ones, in turn in both places.
+    run(async move |executor| {
+        let store = open(&executor, used).await;
+        for _ in 0..30 {
+            put(&store, b"", 1).await.unwrap();
+        }
+    });
+    let image = disk.image();
+    let pages = LOG + 8 * BLOCK_BYTES;
+    let mut refused = 0;
+    for area in 0..2 {
+        for bit in (0..BLOCK_BYTES * 8).step_by(17) {
+            let mut bad = image.clone();
+            bad[pages + area * BLOCK_BYTES + bit / 8] ^= 1 << (bit % 8);
+            match contents(bad) {
+                // The other area has the page that counts.
+                Ok(items) => assert_eq!(items.len(), 30),
+                Err(OpenError::Index(Fault::Page { page: 0, .. })) => refused += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    assert_eq!(refused, BLOCK_BYTES * 8 / 17 + 1, "one of two areas counts");
+    // A disk that has lost the write of a page has an older one there, with a right checksum.
+    let first = disk.events().into_iter().find_map(|event| match event {
+        Event::Write { offset, data, .. } if offset >= pages && offset < pages + 2 * BLOCK_BYTES => {
+            Some((offset, data))
+        }
+        _ => None,
+    });
+    let (offset, data) = first.expect("a page was written");
+    let mut older = image.clone();
+    older[offset..][..BLOCK_BYTES].copy_from_slice(&data);
+    let other = if offset == pages { pages + BLOCK_BYTES } else { pages };
+    let mut both = older.clone();
+    both[other..][..BLOCK_BYTES].copy_from_slice(&data);
+    assert_eq!(contents(both), Err(OpenError::Index(Fault::Pages)));
+}
+
+#[test]
+fn damage_in_both_checkpoints_or_the_superblock_is_refused_with_the_reason() {
     let image = disk_with_items().image();
     let refused = |image: Vec<u8>, want: &str| {
         let error = contents(image).unwrap_err().to_string();
@@ -87,44 +147,17 @@ fn damage_in_both_slots_or_the_superblock_is_refused_with_the_reason() {
     };
     for byte in 0..64 {
         let mut bad = image.clone();
-        bad[BLOCK_BYTES + byte] ^= 0x80;
-        bad[2 * BLOCK_BYTES + byte] ^= 0x80;
-        refused(bad, "the queue's index is lost; slot 0: it");
+        bad[CHECKPOINT + byte] ^= 0x80;
+        refused(bad, "the queue's index is lost; slot 0: never written; slot 1: it");
     }
     for byte in 0..512 {
         let mut bad = image.clone();
         bad[byte] ^= 1;
         refused(bad, if byte < 8 { "something that is not a queue" } else { "the superblock of the queue is damaged" });
     }
-}
-
-#[test]
-fn an_erased_slot_is_reported_unless_the_queue_is_new() {
-    let opened = |image: Vec<u8>| {
-        run(async move |_| {
-            let (store, recovery) = Store::open(RecordingDisk::plain(image), false).await?;
-            Ok((store.usage().items, recovery.sequence, recovery.broken_slot))
-        })
-    };
-    let erased = |slots: &[usize]| {
-        let mut image = disk_with_items().image();
-        slots.iter().for_each(|slot| image[(1 + slot) * BLOCK_BYTES..][..BLOCK_BYTES].fill(0));
-        opened(image)
-    };
-    assert_eq!(erased(&[]), Ok((3, 4, None)));
-    assert_eq!(erased(&[0]), Ok((2, 3, Some((0, Fault::Magic)))));
-    assert_eq!(erased(&[1]), Ok((3, 4, Some((1, Fault::Magic)))));
-    assert_eq!(erased(&[0, 1]), Err(OpenError::NoIndex([None, None])));
-    // The newest index may be in either slot.
-    let disk = disk_with_items();
-    let used = disk.clone();
-    run(async move |executor| put(&open(&executor, used).await, b"d", 1).await.unwrap());
-    assert_eq!(opened(disk.image()), Ok((4, 5, None)));
-    // Its first commit will write the other slot.
-    let new = RecordingDisk::plain(vec![0; DISK_BYTES]);
-    let used = new.clone();
-    run(async move |_| drop(Store::open(used, false).await.unwrap()));
-    assert_eq!(opened(new.image()), Ok((0, 1, None)));
+    let mut bad = image.clone();
+    bad[8] = 4;
+    assert_eq!(decode_superblock(&bad), Err(Fault::Version(4)));
 }
 
 #[test]
@@ -135,7 +168,7 @@ fn random_damage_never_panics_and_never_shows_foreign_items() {
         let mut rng = Rng(seed);
         let mut bad = image.clone();
         for _ in 0..1 + rng.below(20) {
-            let place = rng.below(3 * BLOCK_BYTES as u64) as usize;
+            let place = rng.below(14 * BLOCK_BYTES as u64) as usize;
             bad[place] = rng.next() as u8;
         }
         if let Ok(items) = contents(bad) {

@@ -40,7 +40,7 @@ fn uploads<const CLIENTS: usize>(seed: u64) -> (u64, u64, Duration) {
         client.node.now() - began
     });
     let after = site.disk.counters();
-    assert_eq!(site.figure("items"), format!("{} of 4095", CLIENTS * ROUNDS));
+    assert_eq!(site.figure("items"), format!("{} of 4032", CLIENTS * ROUNDS));
     (after.flushes - before.flushes, after.writes - before.writes, took)
 }
 

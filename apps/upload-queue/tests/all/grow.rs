@@ -5,11 +5,11 @@ use crate::common::{Cutter, Event, RecordingDisk, Rng, content, drain, get, open
 use glass_platform_sim::SimBlock;
 use std::cell::Cell;
 use std::rc::Rc;
-use upload_queue::format::{BLOCK_BYTES, Geometry, SuperblockState, VERSION_2, decode_superblock};
+use upload_queue::format::{BLOCK_BYTES, IndexPlace, Layout, decode_superblock};
 use upload_queue::{OpenError, Store, StoreError};
 
-const SMALL: usize = 40 * BLOCK_BYTES;
-const LARGE: usize = 60 * BLOCK_BYTES;
+const SMALL: usize = 50 * BLOCK_BYTES;
+const LARGE: usize = 70 * BLOCK_BYTES;
 const MIB: usize = 1 << 20;
 
 /// A disk whose 37 blocks of data have three items, with room for one more.
@@ -31,7 +31,7 @@ fn grown(mut image: Vec<u8>, bytes: usize) -> Vec<u8> {
 }
 
 fn total_blocks(image: &[u8]) -> u32 {
-    decode_superblock(image).unwrap().unwrap().geometry.total_blocks
+    decode_superblock(image).unwrap().unwrap().place.total_blocks()
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn a_larger_disk_is_used_on_request_only() {
         let (store, recovery) = Store::open(disk.clone(), false).await.unwrap();
         assert_eq!((recovery.grown_bytes, recovery.unused_bytes, recovery.can_grow), (0, 20 * 4096, true));
         assert_eq!(store.usage().data_bytes, 37 * 4096);
-        assert_eq!(total_blocks(&disk.image()), 40);
+        assert_eq!(total_blocks(&disk.image()), 50);
         let (store, recovery) = Store::open_and_grow(disk.clone()).await.unwrap();
         assert_eq!((recovery.grown_bytes, recovery.unused_bytes, recovery.can_grow), (20 * 4096, 0, false));
         let usage = store.usage();
@@ -67,38 +67,26 @@ fn a_larger_disk_is_used_on_request_only() {
     });
 }
 
-/// Data begins behind the slots, so a disk of any size keeps those that it was made with.
+/// The index moves to where there is room for one that is as large as that of a new queue.
 #[test]
-fn the_number_of_items_stays() {
+fn the_number_of_items_grows_with_the_disk() {
     run(async |executor| {
         let disk = RecordingDisk::plain(grown(filled(), 4 * MIB));
-        assert_eq!(Geometry::for_device(4 << 20).unwrap().items_max(), 255);
+        let wanted = Layout::for_device(4 << 20).unwrap();
+        assert_eq!(wanted.entries_max(), 252);
         let store = open_grown(&executor, disk.clone()).await;
-        assert_eq!((store.usage().items_max, store.usage().data_bytes), (63, 1021 * 4096));
-        for number in 3..63 {
+        let blocks = 1024 - 1 - wanted.index_blocks();
+        assert_eq!((store.usage().items_max, store.usage().data_bytes), (252, blocks * 4096));
+        for number in 3..252 {
             put(&store, &content(number, 10_000), 1 << 20).await.unwrap();
         }
-        assert_eq!(store.upload(0).err(), Some(StoreError::IndexFull { items_max: 63 }));
+        assert_eq!(store.upload(0).err(), Some(StoreError::IndexFull { items_max: 252 }));
+        let IndexPlace::Pages(layout) = decode_superblock(&disk.image()).unwrap().unwrap().place else { panic!() };
+        assert!(layout.index_start > 13 && layout.pages_max == 4, "{layout:?}");
         let (store, recovery) = Store::open(disk, false).await.unwrap();
-        assert_eq!(recovery.items, 63);
-        assert!(drain(store.fetch_item(63).unwrap()).await.unwrap() == content(62, 10_000));
+        assert_eq!(recovery.items, 252);
+        assert!(drain(store.fetch_item(252).unwrap()).await.unwrap() == content(251, 10_000));
     });
-}
-
-#[test]
-fn the_version_stays() {
-    let disk = RecordingDisk::plain(vec![0; SMALL]);
-    let used = disk.clone();
-    run(async move |executor| {
-        let store = open(&executor, used).await;
-        drop(store.begin([1; 16], Some(10), 1 << 20, 5).await.unwrap());
-    });
-    let disk = RecordingDisk::plain(grown(disk.image(), LARGE));
-    let used = disk.clone();
-    run(async move |_| assert_eq!(Store::open_and_grow(used).await.unwrap().1.uploads, 1));
-    let superblock = decode_superblock(&disk.image()).unwrap().unwrap();
-    let found = (superblock.version, superblock.state, superblock.geometry.total_blocks);
-    assert_eq!(found, (VERSION_2, SuperblockState::Ready, 60));
 }
 
 #[test]
@@ -172,8 +160,8 @@ fn a_power_cut_at_every_moment_of_growth_and_of_the_first_uploads_loses_nothing(
                 let context = format!("seed {seed}, cut {cut} after event {moment} of {}", events.len());
                 let image = cutter.cut(&mut rng);
                 match total_blocks(&image) {
-                    40 => old += 1,
-                    60 => new += 1,
+                    50 => old += 1,
+                    70 => new += 1,
                     other => panic!("{context}: {other} blocks"),
                 }
                 let items = items_of(image, cut % 2 == 1, &context);

@@ -31,3 +31,4 @@ mod status;
 mod store;
 #[cfg(target_arch = "x86_64")]
 mod tls;
+mod upgrade;

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use upload_queue::{Download, Store, StoreError, Upload};
 
 /// 46 blocks for data.
-const DISK_BYTES: usize = 49 * 4096;
+const DISK_BYTES: usize = 59 * 4096;
 const DATA_BYTES: u64 = 46 * 4096;
 
 #[derive(Debug, Clone)]

@@ -1,6 +1,6 @@
 //! Uploads that are interrupted and continued, by the store's interface.
 
-use crate::common::{RecordingDisk, content, get, open, put, remove_head, run, send};
+use crate::common::{RecordingDisk, content, get, open, remove_head, run, send};
 use glass_lib_executor::Executor;
 use std::rc::Rc;
 use upload_queue::limits::{CHUNK_BYTES, SAVE_BYTES, resumable_max};
@@ -239,49 +239,5 @@ fn no_more_uploads_are_in_progress_than_the_index_has_room_for() {
         begin(100).await.unwrap();
         assert!(store.find(&[3; 16]).is_none() && store.find(&[100; 16]).is_some());
         assert_eq!((store.resumables().len(), store.usage().items), (count_max, 1));
-    });
-}
-
-/// The disk of a queue before there was version 2, with the items xx (removed), a and ccc: made by the program of commit f095870f. Each line is
-/// the place of a part that is not zero, and its bytes.
-const VERSION_1: &str = include_str!("../data/version-1.hex");
-
-fn version_1() -> Vec<u8> {
-    let mut image = vec![0; 40 * 4096];
-    for line in VERSION_1.lines() {
-        let (place, bytes) = line.split_once(' ').unwrap();
-        let place: usize = place.parse().unwrap();
-        for (number, pair) in bytes.as_bytes().chunks(2).enumerate() {
-            image[place + number] = u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap();
-        }
-    }
-    image
-}
-
-#[test]
-fn a_disk_of_version_1_is_read_as_it_is_and_changed_by_the_first_upload_that_can_be_resumed() {
-    run(async |executor| {
-        let mut disk = RecordingDisk::new(version_1(), 512, 1, 3);
-        let version = |disk: &RecordingDisk| disk.image()[8];
-        let mut store = open(&executor, disk.clone()).await;
-        assert_eq!((store.usage().items, version(&disk)), (2, 1));
-        // Ordinary uploads and removals leave it version 1, which the program of then reads.
-        put(&store, b"dddd", 4).await.unwrap();
-        assert_eq!(get(&store).await.unwrap().unwrap(), b"a");
-        remove_head(&store).await.unwrap();
-        assert_eq!([version(&disk), disk.image()[4096 + 8], disk.image()[8192 + 8]], [1; 3]);
-        let mut upload = begin(&store, Some(6)).await;
-        send(&mut upload, b"eee").await.unwrap();
-        upload.save().await.unwrap();
-        assert_eq!(version(&disk), 2);
-        store = restart(&executor, &mut disk).await;
-        let known = store.find(&NAME).unwrap();
-        let mut upload = resume(&store, &known).await.unwrap();
-        send(&mut upload, b"fff").await.unwrap();
-        upload.finish().await.unwrap();
-        for data in [&b"ccc"[..], b"dddd", b"eeefff"] {
-            assert_eq!(get(&store).await.unwrap().unwrap(), data);
-            remove_head(&store).await.unwrap();
-        }
     });
 }

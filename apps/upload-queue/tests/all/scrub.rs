@@ -198,7 +198,7 @@ impl Block for Gate {
 #[test]
 fn what_a_read_returns_of_blocks_with_a_new_owner_is_not_used() {
     run(async |executor| {
-        let disk = Gate { disk: RecordingDisk::plain(vec![0; 16 * 4096]), open: Rc::default() };
+        let disk = Gate { disk: RecordingDisk::plain(vec![0; 26 * 4096]), open: Rc::default() };
         let store = open(&executor, disk.clone()).await;
         let free = store.usage().free_bytes as usize;
         let old = put(&store, &vec![1; free], 1 << 20).await.unwrap();
@@ -214,7 +214,7 @@ fn what_a_read_returns_of_blocks_with_a_new_owner_is_not_used() {
         assert_eq!(check.await, None);
         let entry = store.item(new).unwrap();
         assert_eq!(store.check_item(&entry, async |_| {}).await, Some(Ok(())));
-        disk.disk.change_image(|image| image[5 * 4096] ^= 1);
+        disk.disk.change_image(|image| image[17 * 4096] ^= 1);
         let result = store.check_item(&entry, async |_| {}).await;
         assert!(matches!(result, Some(Err(StoreError::Damaged { .. }))), "{result:?}");
         assert!(store.damaged().is_empty() && store.health() == Health::Good, "who reads decides what to report");

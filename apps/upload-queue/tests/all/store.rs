@@ -10,7 +10,7 @@ use std::rc::Rc;
 use upload_queue::limits::{CHUNK_BYTES, CHUNKS_PER_TRANSFER};
 use upload_queue::{OpenError, Store, StoreError, Upload};
 
-const SMALL: usize = 16 * 4096;
+const SMALL: usize = 26 * 4096;
 
 fn disk(bytes: usize) -> RecordingDisk {
     RecordingDisk::new(vec![0; bytes], 512, 1, 3)
@@ -77,7 +77,7 @@ fn a_transfer_holds_no_more_chunks_than_its_bound() {
 #[test]
 fn a_download_tells_how_much_of_it_is_left() {
     run(async |executor| {
-        let store = open(&executor, RecordingDisk::plain(vec![0; 600 * 4096])).await;
+        let store = open(&executor, RecordingDisk::plain(vec![0; 610 * 4096])).await;
         put(&store, &content(1, 200_000), 1 << 20).await.unwrap();
         let mut download = store.fetch().unwrap();
         assert_eq!(download.bytes_left(), 200_000);
@@ -92,7 +92,7 @@ fn a_download_tells_how_much_of_it_is_left() {
 fn an_upload_of_unknown_length_that_ends_with_a_chunk_writes_no_other() {
     for chunks in 0..2 {
         run(async move |executor| {
-            let disk = disk(300 * 4096);
+            let disk = disk(310 * 4096);
             let store = open(&executor, disk.clone()).await;
             let writes = || disk.events().iter().filter(|event| matches!(event, Event::Write { .. })).count();
             let before = writes();
@@ -135,7 +135,7 @@ fn fills_up_and_works_again_when_drained() {
 #[test]
 fn the_space_of_removed_items_is_discarded_if_nobody_reads_it() {
     run(async |executor| {
-        let disk = RecordingDisk::plain(vec![0; 300 * 4096]);
+        let disk = RecordingDisk::plain(vec![0; 310 * 4096]);
         let store = open(&executor, disk.clone()).await;
         store.discard_removed();
         let holds = |data: &[u8]| disk.image().windows(data.len()).any(|window| window == data);
@@ -169,7 +169,7 @@ async fn receive<B: Block>(upload: &mut Upload<B>, mut bytes: usize) {
 fn data_are_flushed_before_the_end_of_a_long_upload() {
     for fails in [false, true] {
         run(async move |executor| {
-            let disk = disk(1000 * 4096);
+            let disk = disk(1010 * 4096);
             let store = open(&executor, disk.clone()).await;
             store.set_early_flush_bytes(2 * CHUNK_BYTES as u64);
             let flushes = || {
@@ -278,7 +278,7 @@ fn a_removal_names_its_item_and_happens_once() {
 #[test]
 fn a_removed_item_stays_whole_for_its_readers() {
     run(async |executor| {
-        let store = open(&executor, RecordingDisk::plain(vec![0; 600 * 4096])).await;
+        let store = open(&executor, RecordingDisk::plain(vec![0; 610 * 4096])).await;
         let free = store.usage().free_bytes;
         let data = content(1, 590 * 4096);
         put(&store, &data, 1 << 20).await.unwrap();
@@ -332,7 +332,7 @@ fn uploads_whose_last_writes_are_in_flight_share_the_first_flush() {
 #[test]
 fn an_abandoned_upload_keeps_its_space_until_its_writes_are_done() {
     run(async |executor| {
-        let disk = RecordingDisk::new(vec![0; 300 * 4096], 512, 1, 1000);
+        let disk = RecordingDisk::new(vec![0; 310 * 4096], 512, 1, 1000);
         let store = open(&executor, disk.clone()).await;
         let free = store.usage().free_bytes;
         let mut upload = store.upload(free).unwrap();
@@ -383,12 +383,12 @@ fn the_index_has_a_bound() {
 #[test]
 fn damaged_data_never_comes_out_whole() {
     run(async |executor| {
-        let disk = RecordingDisk::plain(vec![0; 600 * 4096]);
+        let disk = RecordingDisk::plain(vec![0; 610 * 4096]);
         let store = open(&executor, disk.clone()).await;
         let data = content(1, 500_000);
         put(&store, &data, 1 << 20).await.unwrap();
         for place in [0, 131_072, 499_999] {
-            let start = 5 * 4096;
+            let start = 15 * 4096;
             assert_eq!(disk.image()[start..start + 8], data[..8]);
             disk.change_image(|image| image[start + place] ^= 4);
             let mut download = store.fetch().unwrap();
@@ -438,8 +438,8 @@ fn a_queue_whose_beginning_was_erased_is_not_formatted() {
 #[test]
 fn disks_that_cannot_be_a_queue_are_refused() {
     run(async |_| {
-        let error = Store::open(disk(3 * 4096), false).await.err().unwrap();
-        assert_eq!(error, OpenError::TooSmall { size_bytes: 3 * 4096 });
+        let error = Store::open(disk(13 * 4096), false).await.err().unwrap();
+        assert_eq!(error, OpenError::TooSmall { size_bytes: 13 * 4096 });
         let image_with = |place: usize| {
             let mut image = vec![0; 4 << 20];
             image[place] = 1;
