@@ -198,3 +198,51 @@ impl Journal {
         self.dirty.extend(places.map(|place| place / PAGE_ENTRIES));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::ENTRY_BYTES;
+
+    /// Pages of an index whose checkpoints take many steps.
+    const PAGES: u32 = 1000;
+
+    /// With commits as large as may be, the log is full before the pages are written: nothing that the newest durable checkpoint needs is written
+    /// again, and steps of their own make room.
+    #[test]
+    fn the_log_begins_with_the_newest_durable_checkpoint() {
+        let layout = Layout::with_pages(100_000, 1, PAGES);
+        let mut table = Table::new();
+        (0..PAGES).for_each(|_| table.grow().unwrap());
+        table.set(PAGES * PAGE_ENTRIES - 1, &[1; ENTRY_BYTES]);
+        let (places, sums) = (Vec::from([false; PAGES as usize]), Vec::from([0; PAGES as usize]));
+        let start = Checkpoint { number: 1, sequence: 0, next_id: 1, log_block: 0, sum: 0, places };
+        let mut journal = Journal::new(layout, &start, sums, 0, BTreeSet::new());
+        let blocks = layout.log_blocks / COMMIT_PART as u32;
+        // The first log blocks that the durable checkpoint and the next one need.
+        let (mut durable, mut next, mut alone, mut checkpoints) = (0, None, 0, 0);
+        for commit in 1..200 {
+            let mut step = |journal: &mut Journal, blocks: u32| {
+                if journal.work.is_some() {
+                    next.get_or_insert(journal.next_block());
+                }
+                let step = journal.step(blocks);
+                assert!(journal.next_block() + u64::from(blocks) - durable <= u64::from(layout.log_blocks), "{commit}");
+                journal.stepped(&step);
+                if step == Step::Checkpoint {
+                    durable = next.take().expect("it has begun");
+                    checkpoints += 1;
+                }
+            };
+            while !journal.has_room(blocks) {
+                journal.begin(commit, 1, &table);
+                step(&mut journal, 0);
+                alone += 1;
+            }
+            journal.begin_if_due(blocks, commit, 1, &table);
+            step(&mut journal, blocks);
+            journal.committed(blocks, (0..PAGES).map(|page| page * PAGE_ENTRIES));
+        }
+        assert!(alone > 100 && checkpoints > 20, "{alone} steps without a commit, {checkpoints} checkpoints");
+    }
+}
