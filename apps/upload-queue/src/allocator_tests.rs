@@ -123,7 +123,7 @@ fn an_upload_grows_in_as_many_pieces_as_an_entry_names() {
 }
 
 #[test]
-fn who_has_room_ahead_shares_it_only_where_less_is_free() {
+fn who_has_space_ahead_shares_it_only_where_less_is_free() {
     let allocator = Allocator::new([Extent { start: 0, blocks: 1000 }], 10);
     let _first = allocator.reserve_some(600).unwrap();
     let mut second = allocator.reserve_some(1000).unwrap();

@@ -13,7 +13,7 @@ fn changes() -> (Changes, Allocator) {
 fn changes_with(places_max: usize) -> (Changes, Allocator) {
     let data = Extent { start: 700, blocks: 100 };
     let mut index = Index::new(Table::new(), &Contents::default());
-    index.make_room(100).expect("there is memory");
+    index.make_space(100).expect("there is memory");
     (Changes::new(index, BTreeMap::new(), places_max, 1, 1), Allocator::new([data], 100))
 }
 
@@ -228,7 +228,7 @@ fn a_failed_flush_fails_what_it_would_have_covered_and_what_came_later() {
 }
 
 #[test]
-fn a_commit_has_no_more_changes_than_the_log_has_room_for_and_each_one_its_own_outcome() {
+fn a_commit_has_no_more_changes_than_the_log_has_space_for_and_each_one_its_own_outcome() {
     let (mut changes, allocator) = changes_with(6);
     let outcomes: Vec<Outcome> = (0..7).map(|_| add(&mut changes, &allocator)).collect();
     flush(&mut changes);

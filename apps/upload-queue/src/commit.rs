@@ -59,7 +59,7 @@ impl<B: Block> Store<B> {
         let (plan, sequence) = self.with_changes(|changes| (changes.plan(&batch), changes.sequence() + 1));
         let blocks = log_blocks(plan.changes.len());
         let written = async {
-            while !inner.journal.borrow().has_room(blocks) {
+            while !inner.journal.borrow().has_space(blocks) {
                 self.write_checkpoint_part().await?;
             }
             self.write_commit(sequence, &plan.changes).await

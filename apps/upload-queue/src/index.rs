@@ -66,7 +66,7 @@ impl Index {
     }
 
     /// Has pages for so many entries, if there is memory for them.
-    pub(crate) fn make_room(&mut self, entries: usize) -> Result<(), StoreError> {
+    pub(crate) fn make_space(&mut self, entries: usize) -> Result<(), StoreError> {
         while self.table.pages() as usize * (PAGE_ENTRIES as usize) < entries {
             // Uploads and connections need memory, too, and some of it has no substitute.
             let is_free = |bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok();

@@ -96,7 +96,7 @@ impl Journal {
     }
 
     /// Whether the log has room for so many blocks.
-    pub(crate) fn has_room(&self, blocks: u32) -> bool {
+    pub(crate) fn has_space(&self, blocks: u32) -> bool {
         self.next - self.first + u64::from(blocks) <= u64::from(self.layout.log_blocks)
     }
 
@@ -130,14 +130,14 @@ impl Journal {
 
     /// What is to be written now, beside a commit with so many blocks, or (0) without one. Pages count as unchanged from now on.
     pub(crate) fn step(&mut self, blocks: u32) -> Step {
-        let room = u64::from(self.layout.log_blocks) - (self.next - self.first);
+        let space = u64::from(self.layout.log_blocks) - (self.next - self.first);
         let Some(work) = &mut self.work else { return Step::Nothing };
         if work.todo.is_empty() {
             // What was written without a flush is written again after a failure, before this is called.
             return Step::Checkpoint;
         }
         // One more commit is left for the checkpoint itself, and one for a larger commit than this one.
-        let commits = room.checked_div(u64::from(blocks)).map_or(1, |commits| commits.saturating_sub(3).max(1));
+        let commits = space.checked_div(u64::from(blocks)).map_or(1, |commits| commits.saturating_sub(3).max(1));
         let count = work.todo.len().div_ceil(commits as usize).clamp(STEP_PAGES_MIN, STEP_PAGES_MAX);
         let pages: Vec<u32> = work.todo.iter().take(count).copied().collect();
         for page in &pages {
@@ -234,7 +234,7 @@ mod tests {
                     checkpoints += 1;
                 }
             };
-            while !journal.has_room(blocks) {
+            while !journal.has_space(blocks) {
                 journal.begin(commit, 1, &table);
                 step(&mut journal, 0);
                 alone += 1;

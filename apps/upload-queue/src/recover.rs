@@ -24,7 +24,7 @@ pub(crate) struct Found {
     contents: Contents,
     sequence: u64,
     next_id: u64,
-    /// Where it goes on; `None` of an older version.
+    /// Where it continues; `None` of an older version.
     journal: Option<Journal>,
 }
 

@@ -140,7 +140,7 @@ impl<B: Block> Store<B> {
         length_max: u64,
         deadline_secs: u64,
     ) -> Result<Upload<B>, StoreError> {
-        self.make_room_for_an_upload()?;
+        self.make_space_for_an_upload()?;
         let space = match length {
             Some(length) => self.reserve(length)?,
             None => self.reserve_some(length_max)?,
@@ -252,7 +252,7 @@ impl<B: Block> Store<B> {
     }
 
     /// Fails if too many uploads are in progress. Of those that are complete, the one that was so first gives its place.
-    fn make_room_for_an_upload(&self) -> Result<(), StoreError> {
+    fn make_space_for_an_upload(&self) -> Result<(), StoreError> {
         let uploads = self.resumables();
         let count_max = resumable_max(self.usage().items_max);
         let (complete, open): (Vec<_>, Vec<_>) = uploads.into_iter().partition(|upload| upload.item().is_some());

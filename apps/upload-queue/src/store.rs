@@ -198,14 +198,14 @@ impl<B: Block> Store<B> {
     pub(crate) fn take_entry(&self) -> Result<IndexEntry, StoreError> {
         let full = StoreError::IndexFull { items_max: self.inner.layout.entries_max() };
         let entry = self.inner.allocator.take_entry().ok_or(full)?;
-        self.make_room()?;
+        self.make_space()?;
         Ok(entry)
     }
 
     /// Has memory for all entries that are taken.
-    fn make_room(&self) -> Result<(), StoreError> {
+    fn make_space(&self) -> Result<(), StoreError> {
         let taken = self.inner.layout.entries_max() - self.inner.allocator.free_entries();
-        self.inner.state.borrow_mut().changes.index_mut().make_room(taken)
+        self.inner.state.borrow_mut().changes.index_mut().make_space(taken)
     }
 
     fn reserved(&self, reserved: Result<Reservation, Refused>, wanted_bytes: u64) -> Result<Reservation, StoreError> {
@@ -219,7 +219,7 @@ impl<B: Block> Store<B> {
                 Refused::Entries => StoreError::IndexFull { items_max: self.inner.layout.entries_max() },
             }
         })?;
-        self.make_room()?;
+        self.make_space()?;
         Ok(reserved)
     }
 

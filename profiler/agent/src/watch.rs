@@ -78,7 +78,7 @@ struct Recorder {
     /// [`cpu_ticks`] of its VM when it was started.
     ticks: u64,
     /// If its recording is to be longer because the VM sleeps: when it was looked at last, and its ticks then.
-    looked: Option<(Instant, u64)>,
+    checked: Option<(Instant, u64)>,
 }
 
 /// A VM.
@@ -328,8 +328,8 @@ impl Watch {
             match self.glass.record(key.0, &wanted, (&file, &log)) {
                 Ok(child) => {
                     let (since, limit, ticks) = (Instant::now(), time + OVERTIME, cpu_ticks(key.0));
-                    let looked = (watched.is_recorded && watched.is_asleep).then_some((since, ticks));
-                    watched.recorder = Some(Recorder { child, file, log, since, limit, ticks, looked });
+                    let checked = (watched.is_recorded && watched.is_asleep).then_some((since, ticks));
+                    watched.recorder = Some(Recorder { child, file, log, since, limit, ticks, checked });
                     watched.still = None;
                 }
                 Err(error) => {
@@ -345,14 +345,14 @@ impl Watch {
 impl Recorder {
     /// Whether the VM, which slept, works, and the recording is as long as that of others. True once.
     fn has_woken(&mut self, pid: u32, segment: Duration) -> bool {
-        let Some((looked, before)) = self.looked else { return false };
-        if looked.elapsed() < WAKE_PERIOD {
+        let Some((checked, before)) = self.checked else { return false };
+        if checked.elapsed() < WAKE_PERIOD {
             return false;
         }
         let ticks = cpu_ticks(pid);
         let ran = TICK * ticks.saturating_sub(before).min(u64::from(u32::MAX)) as u32;
-        let has_woken = self.since.elapsed() >= segment && ran * AWAKE_PART > looked.elapsed();
-        self.looked = (!has_woken).then_some((Instant::now(), ticks));
+        let has_woken = self.since.elapsed() >= segment && ran * AWAKE_PART > checked.elapsed();
+        self.checked = (!has_woken).then_some((Instant::now(), ticks));
         has_woken
     }
 }
@@ -575,22 +575,22 @@ mod tests {
             since: ago(Duration::from_secs(70)),
             limit: OVERTIME,
             ticks: 0,
-            looked: None,
+            checked: None,
         };
         let segment = Duration::from_secs(60);
         assert!(!recorder.has_woken(pid, segment), "it is as long as it is to be");
         let ran = u64::MAX;
-        recorder.looked = Some((ago(WAKE_PERIOD), ran));
+        recorder.checked = Some((ago(WAKE_PERIOD), ran));
         assert!(!recorder.has_woken(pid, segment), "it did nothing");
         let before = cpu_ticks(pid);
         while cpu_ticks(pid) <= before + TICKS_STILL {
             assert!(begun.elapsed() < Duration::from_secs(30));
         }
-        recorder.looked = Some((ago(WAKE_PERIOD), before));
+        recorder.checked = Some((ago(WAKE_PERIOD), before));
         assert!(!recorder.has_woken(pid, segment), "it did little");
-        recorder.looked = Some((ago(WAKE_PERIOD / 300), before));
+        recorder.checked = Some((ago(WAKE_PERIOD / 300), before));
         assert!(!recorder.has_woken(pid, segment), "it was looked at just now");
-        recorder.looked = Some((ago(WAKE_PERIOD), 0));
+        recorder.checked = Some((ago(WAKE_PERIOD), 0));
         assert!(!recorder.has_woken(pid, segment * 2), "its recording is short as yet");
         recorder.child.wait().unwrap();
     }

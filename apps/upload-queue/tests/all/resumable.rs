@@ -222,7 +222,7 @@ fn saved_bytes_that_are_damaged_are_not_continued() {
 }
 
 #[test]
-fn no_more_uploads_are_in_progress_than_the_index_has_room_for() {
+fn no_more_uploads_are_in_progress_than_the_index_has_space_for() {
     run(async |executor| {
         let store = open(&executor, RecordingDisk::new(vec![0; 200 * 4096], 512, 1, 3)).await;
         let count_max = resumable_max(store.usage().items_max);

@@ -101,7 +101,7 @@ impl Sleeper {
         };
         let Some(unseen) = self.look(now_ns, ran_ns) else { return Taken::default() };
         Taken {
-            samples: tracks.map(|track| resting(track, unseen.state, unseen.since_ns)).collect(),
+            samples: tracks.map(|track| idle_sample(track, unseen.state, unseen.since_ns)).collect(),
             stood_until_ns: unseen.ran_ns.map(|_| now_ns),
             ran_ns: unseen.ran_ns.unwrap_or(0),
         }
@@ -109,7 +109,7 @@ impl Sleeper {
 }
 
 /// The sample of a vCPU that sleeps in this state.
-pub(super) fn resting(track: u32, state: State, time_ns: u64) -> RawSample {
+pub(super) fn idle_sample(track: u32, state: State, time_ns: u64) -> RawSample {
     RawSample { track, state, time_ns, ..RawSample::default() }
 }
 

@@ -3,7 +3,7 @@
 use glass_profiler_core::model::State;
 
 use super::QemuVm;
-use crate::backends::sleeper::resting;
+use crate::backends::sleeper::idle_sample;
 use crate::error::GuestError;
 use crate::sys::{monotonic_ns, set_quiet};
 use crate::{Attempt, Taken};
@@ -23,7 +23,7 @@ impl QemuVm {
             set_quiet(true);
             return Ok(Some(Attempt::Pending));
         }
-        let sample = |vcpu: &usize| resting(*vcpu as u32, State::Idle, now_ns);
+        let sample = |vcpu: &usize| idle_sample(*vcpu as u32, State::Idle, now_ns);
         Ok(Some(Attempt::of(connected.wanted.iter().map(sample).collect())))
     }
 

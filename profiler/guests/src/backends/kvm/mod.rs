@@ -35,7 +35,7 @@ use glass_profiler_core::model::State;
 use glass_profiler_core::remarks;
 
 use crate::arch::CoreState;
-use crate::backends::sleeper::{Sleeper, resting};
+use crate::backends::sleeper::{Sleeper, idle_sample};
 use crate::backends::thread_stat::{ThreadStat, ran_ns, waited_ns};
 use crate::error::GuestError;
 use crate::find::vcpus;
@@ -168,7 +168,7 @@ impl Vcpu {
     fn rest(&mut self, state: State) -> Attempt {
         let now_ns = monotonic_ns();
         let may_wait = self.ran_ns().is_some_and(|ran_ns| self.sleeper.sleeps(state, now_ns, ran_ns));
-        if may_wait { Attempt::Pending } else { Attempt::of(vec![resting(self.index, state, now_ns)]) }
+        if may_wait { Attempt::Pending } else { Attempt::of(vec![idle_sample(self.index, state, now_ns)]) }
     }
 
     /// The samples of a vCPU that was not looked at while it slept, for some time or until the end.
