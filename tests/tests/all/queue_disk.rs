@@ -57,7 +57,7 @@ fn checked_listed_and_exported() {
     queue.kill();
     let (output, said) = glass(&program, &["fsck", &image]);
     assert!(output.status.success(), "{said}");
-    assert!(said.contains("4 of at most 4032 items, 1 uploads in progress"), "{said}");
+    assert!(said.contains("4 of at most 16128 items, 1 uploads in progress"), "{said}");
     assert!(said.ends_with("queue.img: nothing is wrong\n"), "{said}");
     let (output, said) = glass(&program, &["ls", "--json", &image]);
     assert!(output.status.success(), "{said}");
