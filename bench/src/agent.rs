@@ -28,7 +28,7 @@ const WORK_LIMIT: Duration = Duration::from_secs(60);
 const SEGMENT: Duration = Duration::from_secs(60);
 const SEGMENT_SHORT: Duration = Duration::from_secs(3);
 /// Windows of the length of the longest recordings, those of VMs that sleep: each has the end of one and the start of another.
-const WINDOWS: usize = 1;
+const WINDOWS: usize = 2;
 const SEGMENTS_PER_WINDOW: u32 = 5;
 /// How long VMs boot, and the agent finds them, until the first window.
 const BOOTED: Duration = Duration::from_secs(3);
