@@ -118,14 +118,11 @@ impl<B: Block> Store<B> {
 
     /// Writes what a step has, and flushes it.
     async fn end_step(&self, step: &Step, writes: Result<Vec<(u32, Buf)>, BlockError>) -> Result<(), BlockError> {
-        let written = match writes {
-            Ok(writes) => self.write_all(writes).await,
-            Err(error) => Err(error),
+        let flushed = async {
+            self.write_all(writes?).await?;
+            self.flush().await
         };
-        let flushed = match written {
-            Ok(()) => self.flush().await,
-            Err(error) => Err(error),
-        };
+        let flushed = flushed.await;
         let mut journal = self.inner.journal.borrow_mut();
         match flushed {
             Ok(()) => journal.stepped(step),

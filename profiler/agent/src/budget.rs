@@ -43,10 +43,21 @@ pub struct Plan {
     pub stretch: u32,
 }
 
+impl Limits {
+    /// As it is configured.
+    fn plan(&self) -> Plan {
+        Plan { rate_hz: self.rate_hz, stretch: 1 }
+    }
+}
+
 impl Price {
     /// What it takes of a CPU, in percent.
     fn percent(&self, plan: Plan, seconds: f64) -> f64 {
-        (self.fixed_s / (seconds * f64::from(plan.stretch)) + self.sampling(plan.rate_hz)) * 100.0
+        (self.fixed(plan.stretch, seconds) + self.sampling(plan.rate_hz)) * 100.0
+    }
+
+    fn fixed(&self, stretch: u32, seconds: f64) -> f64 {
+        self.fixed_s / (seconds * f64::from(stretch))
     }
 
     fn sampling(&self, rate_hz: u32) -> f64 {
@@ -55,12 +66,11 @@ impl Price {
 
     /// The most that a share, in percent of a CPU, permits.
     fn plan(&self, share: f64, limits: &Limits) -> Plan {
-        let fixed = |stretch: u32| self.fixed_s / (limits.seconds * f64::from(stretch)) * 100.0;
-        let all = Plan { rate_hz: limits.rate_hz, stretch: 1 };
-        if self.percent(all, limits.seconds) <= share {
-            return all;
+        if self.percent(limits.plan(), limits.seconds) <= share {
+            return limits.plan();
         }
-        let stretch = (1..STRETCH_MAX).find(|stretch| fixed(*stretch) <= share * FIXED_PART).unwrap_or(STRETCH_MAX);
+        let fits = |stretch: &u32| self.fixed(*stretch, limits.seconds) * 100.0 <= share * FIXED_PART;
+        let stretch = (1..STRETCH_MAX).find(fits).unwrap_or(STRETCH_MAX);
         let fits = |rate_hz: &u32| self.percent(Plan { rate_hz: *rate_hz, stretch }, limits.seconds) <= share;
         Plan { rate_hz: (1..=limits.rate_hz).rev().find(fits).unwrap_or(1), stretch }
     }
@@ -68,8 +78,7 @@ impl Price {
 
 /// What VMs with these prices would take of a CPU as they are configured, in percent.
 pub fn wanted(prices: &[Price], limits: &Limits) -> f64 {
-    let all = Plan { rate_hz: limits.rate_hz, stretch: 1 };
-    prices.iter().map(|price| price.percent(all, limits.seconds)).sum()
+    prices.iter().map(|price| price.percent(limits.plan(), limits.seconds)).sum()
 }
 
 /// How the VM of `price` is recorded beside all with a known price, of `vms` in all: each has an equal share, and what some do not need the others

@@ -12,7 +12,7 @@ use super::stub::Line;
 use super::switch::Switch;
 use crate::error::GuestError;
 use crate::stream::SocketAddress;
-use crate::sys::{OtherEnd, Watchdog, monotonic_ns};
+use crate::sys::{OtherEnd, Watchdog, monotonic_ns, set_quiet};
 
 /// Interval of passing on what happens to the vCPUs' threads during a request.
 const SETTLE_EVERY: Duration = Duration::from_micros(150);
@@ -128,6 +128,8 @@ impl Line for Connection {
     }
 
     fn send(&mut self, request: &Request) -> Result<(), GuestError> {
+        // Without a freezer, which does so itself, this stops the VM.
+        set_quiet(false);
         self.deadline = Client::deadline();
         self.client.send(request)
     }

@@ -45,7 +45,7 @@ use crate::backends::sleeper::Sleeper;
 use crate::error::GuestError;
 use crate::files::OpenedFiles;
 use crate::find::Vm;
-use crate::sys::{monotonic_ns, rest_for, set_quiet};
+use crate::sys::{monotonic_ns, rest_for};
 use crate::systems::image::VmImage;
 pub use crate::systems::image::VmSettings;
 use crate::systems::plan::CopyPlan;
@@ -145,7 +145,6 @@ impl Guest for QemuVm {
         if let Some(asleep) = self.sample_asleep()? {
             return Ok(asleep);
         }
-        set_quiet(false);
         let plan = std::mem::take(&mut self.plan);
         let taken = self.connected().and_then(|connected| {
             let wanted = connected.wanted.clone();

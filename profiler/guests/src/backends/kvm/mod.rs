@@ -174,9 +174,12 @@ impl Vcpu {
     /// The samples of a vCPU that was not looked at while it slept, for some time or until the end.
     fn look_at_sleep(&mut self, is_end: bool) -> Option<Taken> {
         let now_ns = monotonic_ns();
+        if !self.sleeper.is_due(now_ns, is_end) {
+            return None;
+        }
         // Without its time it has ended.
-        let (is_due, ran_ns) = (self.sleeper.is_due(now_ns, is_end), self.ran_ns());
-        is_due.then(|| self.sleeper.samples(now_ns, ran_ns, std::iter::once(self.index)))
+        let ran_ns = self.ran_ns();
+        Some(self.sleeper.samples(now_ns, ran_ns, std::iter::once(self.index)))
     }
 
     /// The CPU on which its thread runs, or ran last.
