@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// How long a read or write may make no progress.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 /// The longest line of a response's head.
 const LINE_BYTES_MAX: u64 = 16 * 1024;
 /// The most header lines of a response.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 static RUNNING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
 /// How long a program may take until it has made its socket.
-const SOCKET_LIMIT: Duration = Duration::from_secs(30);
+const SOCKET_LIMIT: Duration = Duration::from_secs(120);
 /// Interval of polling in a wait.
 const POLL: Duration = Duration::from_millis(2);
 
@@ -195,7 +195,7 @@ impl Process {
         // A killed process always ends; the wait also removes the zombie.
         let _ = self.child.wait();
         running().retain(|pid| *pid != self.child.id());
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while Instant::now() < deadline {
             pids.retain(|pid| is_alive(*pid));
             if pids.is_empty() {
@@ -246,7 +246,7 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 60 & echo started; wait"]);
         let process = Process::spawn(&mut command, &folder.file("log")).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(60);
         let is_sleeping = || descendants(process.pid()).iter().any(|pid| name(*pid).as_deref() == Some("sleep"));
         while !is_sleeping() || process.output().is_empty() {
             assert!(Instant::now() < deadline, "the shell never started its child");
@@ -267,7 +267,7 @@ mod tests {
         let program = "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(60,)).start(); ctypes.CDLL(None).syscall(60, 0)";
         let mut process = Process::spawn(command.args(["-c", program]), &folder.file("log")).unwrap();
         let stat = || std::fs::read_to_string(format!("/proc/{}/stat", process.pid())).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while !stat().contains(") Z ") {
             assert!(Instant::now() < deadline, "the first thread does not end: {}", stat());
             std::thread::sleep(POLL);

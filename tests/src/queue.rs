@@ -53,7 +53,7 @@ impl World {
 }
 
 /// How long a start may take on a busy machine.
-const START_LIMIT: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_secs(240);
 
 /// The options of a queue.
 #[derive(Debug, Clone)]

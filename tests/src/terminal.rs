@@ -7,7 +7,7 @@ use std::process::{ChildStdin, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 /// How long a text may take to appear on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(240);
 /// Interval between two checks.
 const POLL_PERIOD: Duration = Duration::from_millis(50);
 

@@ -10,7 +10,7 @@ use std::process::{ChildStdin, Command};
 use std::time::Duration;
 
 /// How long it may take for anything.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(240);
 
 /// A running one; it ends with this.
 #[derive(Debug)]

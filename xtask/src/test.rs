@@ -291,10 +291,9 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     (result, start.elapsed())
 }
 
-/// Runs the tests of `part`: first those that use both cores, by themselves, then the others on the host, then those end to end, and beside these two
-/// what fills the cores while they wait.
+/// Runs the tests of `part`: first those that use both cores, by themselves, then the others on the host, then those end to end, and the longest of
+/// these beside both. What computes all the time runs last: beside it, guests take several times as long.
 fn run_once(part: &Part, options: &Options, programs: &[Program], steps: &mut Steps) -> Result<Tally> {
-    let steps = &Mutex::new(steps);
     let host_programs = programs.iter().filter(|program| part.has_host() && is_host(program, part));
     let (busy, others): (Vec<&Program>, Vec<&Program>) =
         host_programs.partition(|program| program.is_integration() && program.package == BUSY);
@@ -306,27 +305,11 @@ fn run_once(part: &Part, options: &Options, programs: &[Program], steps: &mut St
     if part.has_svm(options) {
         total.add(counted(steps, "tests under an ordinary KVM, emulated", || Ok(run_end_to_end(svm, options)))?);
     }
-    std::thread::scope(|scope| {
+    std::thread::scope(|scope| -> Result<()> {
         let longest = scope.spawn(|| run_end_to_end(longest, options));
         if !others.is_empty() {
             total.add(counted(steps, "tests on the host", || on_the_host(others, options))?);
         }
-        let short = scope.spawn(|| -> Result<Tally> {
-            let mut total = Tally::default();
-            if part.has_docs() {
-                total.add(counted(steps, "examples in the documentation", || Ok(examples(part, &options.names)))?);
-            }
-            if part.has_scripts() {
-                total.add(counted(steps, "unit tests of the pages' scripts", || Ok(scripts::test(&options.names)))?);
-            }
-            if part.has_ring() {
-                total.add(counted(steps, "the trace ring under every order of memory accesses", check_ring)?);
-            }
-            if part.has_benchmarks(options) {
-                total.add(counted(steps, "each benchmark for a moment", bench::test_all)?);
-            }
-            Ok(total)
-        });
         if part.has_end_to_end() {
             total.add(counted(steps, "tests end to end", || {
                 let mut tally = run_end_to_end(rest, options);
@@ -334,14 +317,26 @@ fn run_once(part: &Part, options: &Options, programs: &[Program], steps: &mut St
                 Ok(tally)
             })?);
         }
-        total.add(short.join().expect("running tests does not panic")?);
-        Ok(total)
-    })
+        Ok(())
+    })?;
+    if part.has_docs() {
+        total.add(counted(steps, "examples in the documentation", || Ok(examples(part, &options.names)))?);
+    }
+    if part.has_scripts() {
+        total.add(counted(steps, "unit tests of the pages' scripts", || Ok(scripts::test(&options.names)))?);
+    }
+    if part.has_ring() {
+        total.add(counted(steps, "the trace ring under every order of memory accesses", check_ring)?);
+    }
+    if part.has_benchmarks(options) {
+        total.add(counted(steps, "each benchmark for a moment", bench::test_all)?);
+    }
+    Ok(total)
 }
 
 /// Runs tests as a step of this title.
-fn counted(steps: &Mutex<&mut Steps>, title: &str, work: impl FnOnce() -> Result<Tally>) -> Result<Tally> {
-    let step = locked(steps).begin(title, None);
+fn counted(steps: &mut Steps, title: &str, work: impl FnOnce() -> Result<Tally>) -> Result<Tally> {
+    let step = steps.begin(title, None);
     let tally = work()?;
     step.done(&tally.line());
     Ok(tally)

@@ -25,7 +25,7 @@ pub(crate) const PANIC: &str = "Kernel panic - not syncing";
 /// What Linux prints when a CPU has done nothing of the kernel's for 21 s, but has not slept.
 const STALL: &str = "detected stalls on CPUs";
 /// How long a machine may take to power off.
-const END_PATIENCE: Duration = Duration::from_secs(60);
+const END_PATIENCE: Duration = Duration::from_secs(240);
 const POLL: Duration = Duration::from_millis(5);
 
 /// A running machine. Dropping it ends it.
@@ -194,13 +194,13 @@ mod tests {
         let head =
             format!("shared={}\nrun_script() {{ sh \"$1\"; }}\npoweroff() {{ exit; }}\n", shared.path().display());
         shell.args(["-c", &format!("{head}{script}\n{SCRIPTS}")]);
-        Machine::boot(&mut shell, shared, "READY", Duration::from_secs(20))
+        Machine::boot(&mut shell, shared, "READY", Duration::from_secs(120))
     }
 
     #[test]
     fn scripts_have_output_and_a_code() {
         let mut machine = machine("echo READY").unwrap();
-        let limit = Duration::from_secs(20);
+        let limit = Duration::from_secs(120);
         let done = machine.run("echo out; echo err >&2; exit 3", limit).unwrap();
         assert_eq!(done, Done { code: 3, output: "out\nerr\n".to_owned() });
         assert_eq!(machine.expect("echo again", limit).unwrap(), "again\n");
@@ -222,13 +222,13 @@ mod tests {
         machine.shared.write("alive", b"2").unwrap();
         assert_eq!(machine.failure(), None);
         machine
-            .run("echo 'rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:' >&9", Duration::from_secs(20))
+            .run("echo 'rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:' >&9", Duration::from_secs(120))
             .unwrap();
         assert_eq!(machine.failure(), None);
         machine.fails_by_stall = true;
         assert!(matches!(machine.failure(), Some(Failure::Silence(reason)) if reason.contains("stalls")));
         machine.fails_by_stall = false;
-        machine.run("kill $PPID", Duration::from_secs(20)).unwrap_err();
+        machine.run("kill $PPID", Duration::from_secs(120)).unwrap_err();
         assert!(matches!(machine.failure(), Some(Failure::Silence(reason)) if reason.contains("QEMU has ended")));
     }
 }

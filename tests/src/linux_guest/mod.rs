@@ -29,10 +29,10 @@ use std::time::{Duration, Instant};
 use truth::Truth;
 
 /// It boots in 10 s on an idle machine.
-const BOOT_PATIENCE: Duration = Duration::from_secs(120);
+const BOOT_PATIENCE: Duration = Duration::from_secs(480);
 const READY: &str = "GUEST READY";
 /// How long the programs and the truth may take.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(900);
 const POLL: Duration = Duration::from_millis(5);
 /// The longest line that a terminal passes on.
 const LINE_MAX: usize = 4000;

@@ -20,7 +20,7 @@ sh -c "$least" sh unshare -p -f --mount-proc redis-server --save '' --bind 127.0
 tries=0
 until grep -q "Ready to accept" redis-log 2>/dev/null; do
     tries=$((tries + 1))
-    [ $tries = 300 ] && cat redis-log && exit 1
+    [ $tries = 3000 ] && cat redis-log && exit 1
     usleep 100000
 done
 sh -c "$least" sh redis-benchmark -l -q -c 4 -d 100 -r 1000 -t set,get,lpush,lpop >/dev/null 2>&1 &
@@ -38,7 +38,7 @@ mappings /frozen/file /tmp/bound/stripped >/dev/null 2>&1 &
 # Waits until there is a thread with this name in this state.
 wait_for() {
     tries=0
-    while [ $tries -lt 100 ]; do
+    while [ $tries -lt 1000 ]; do
         for file in /proc/[0-9]*/task/*/stat; do
             read -r stat 2>/dev/null <"$file"
             case $stat in *"($1) $2 "*) return 0 ;; esac
@@ -58,7 +58,7 @@ done
 tries=0
 until [ -e interpreted ]; do
     tries=$((tries + 1))
-    [ $tries = 300 ] && echo "Python does not run" && exit 1
+    [ $tries = 3000 ] && echo "Python does not run" && exit 1
     usleep 100000
 done
 # Until they wait where they are to wait.

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const START_LIMIT: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_secs(240);
 /// Samples per second.
 const RATE_HZ: &str = "997";
 /// Functions of an idle guest's stack, innermost first, that do nothing but halt.
@@ -127,7 +127,7 @@ pub fn run(seconds: u32) -> Result<Option<Comparison>> {
     let before = oracle.read()?;
     load(address, Instant::now() + Duration::from_secs(seconds.into()))?;
     let after = oracle.read()?;
-    let status = recorder.wait(Duration::from_secs(60)).context("glass record does not end")?;
+    let status = recorder.wait(Duration::from_secs(240)).context("glass record does not end")?;
     if !status.success() {
         bail!("glass record: {}", recorder.output());
     }

@@ -19,7 +19,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// It boots in 9 s on an idle machine.
-const BOOT_PATIENCE: Duration = Duration::from_secs(90);
+const BOOT_PATIENCE: Duration = Duration::from_secs(360);
 const READY: &str = "KVM READY";
 const RAM_MIB: u32 = 2048;
 /// What a shell in the lab has.

@@ -19,7 +19,7 @@ const SERVICE_LOG: &str = "/var/log/xen/guest-service.log";
 /// What `xl` reports of it.
 const SERVICE_REPORTS: &str = "/var/log/xen/xl-service.log";
 /// One script in dom0.
-const SCRIPT: Duration = Duration::from_secs(120);
+const SCRIPT: Duration = Duration::from_secs(480);
 /// How long a domain may take to end, in seconds of dom0.
 const END_SECONDS: u32 = 90;
 /// What the first process of a Linux guest does.

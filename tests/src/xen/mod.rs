@@ -24,7 +24,7 @@ pub use guests::Guest;
 pub const SHARED: &str = "/mnt";
 
 /// Xen with dom0 boots in 8 s on an idle machine.
-const BOOT_PATIENCE: Duration = Duration::from_secs(240);
+const BOOT_PATIENCE: Duration = Duration::from_secs(720);
 /// RAM of the machine, and dom0's part of it.
 const RAM_MIB: u32 = 1024;
 const DOM0_MIB: u32 = 448;
@@ -94,12 +94,12 @@ impl World {
     pub fn start(&mut self, guest: &Guest) -> Result<()> {
         guest.build(self.machine.shared.path())?;
         self.machine.shared.write(&format!("{}.cfg", guest.name), guest.configuration(SHARED).as_bytes())?;
-        self.expect(&format!("xl create -q {SHARED}/{}.cfg", guest.name), Duration::from_secs(60)).map(drop)
+        self.expect(&format!("xl create -q {SHARED}/{}.cfg", guest.name), Duration::from_secs(240)).map(drop)
     }
 
     /// Ends a domain.
     pub fn destroy(&mut self, name: &str) -> Result<()> {
-        self.expect(&format!("xl destroy {name}"), Duration::from_secs(60)).map(drop)
+        self.expect(&format!("xl destroy {name}"), Duration::from_secs(240)).map(drop)
     }
 
     /// Powers the machine off.

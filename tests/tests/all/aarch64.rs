@@ -20,7 +20,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// How long a loaded machine may take for a boot.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(480);
 
 /// Tests of other files, by the service on a machine of [`AARCH64_MACHINES`].
 macro_rules! same_tests {

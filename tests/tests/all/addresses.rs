@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(240);
 
 /// Boots `hello` with `--ip setting`, waits until it prints that it listens on `address`, and sends a request.
 fn check(setting: &str, address: &str) {

@@ -25,8 +25,8 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-const LIMIT: Duration = Duration::from_secs(240);
-const PATIENCE: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(720);
+const PATIENCE: Duration = Duration::from_secs(240);
 /// How soon a VM that starts has to be on the page.
 const NOTICED: Duration = Duration::from_secs(10);
 /// The shortest recordings, in seconds.

@@ -23,7 +23,7 @@ glass_tests::in_worlds!(tcg Tcg: every_machine_runs_the_queue within 1800; all_m
     memory_is_new_once within 300;);
 
 const MEMORY_MIB: [u32; 2] = [32, 6144];
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(240);
 
 fn every_machine_runs_the_queue(world: World) {
     let boots = if programs::is_long() { 10 } else { 1 };

@@ -17,7 +17,7 @@ glass_tests::in_worlds!(kvm Kvm: a_device_that_breaks_is_reported_and_started_ag
 glass_tests::in_worlds!(tcg Tcg: a_device_that_breaks_is_reported_and_started_again_once within 300;);
 
 /// How long a loaded machine may take for anything.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(240);
 const DESCRIPTOR_BYTES: u64 = 16;
 /// Offset of the flags in a descriptor; the index of the next one follows them.
 const DESCRIPTOR_FLAGS: u64 = 12;

@@ -22,7 +22,7 @@ glass_tests::in_worlds!(kvm_only Kvm: a_crash_names_its_rank within 900; a_profi
 glass_tests::in_worlds!(tcg_only Tcg: a_crash_names_its_rank within 900; a_profile_names_functions_of_c within 900; the_benchmarks_give_right_results within 1800; what_cannot_run_is_refused within 900;);
 
 /// How long a run may take on a loaded machine.
-const LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_secs(900);
 
 fn sources(of: &str) -> Vec<PathBuf> {
     let own = programs::root().join("tests/tests/all");

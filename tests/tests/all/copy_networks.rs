@@ -12,7 +12,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::path::PathBuf;
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(480);
 const COPIES: u8 = 3;
 /// The host, the template, and the first copy.
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(480);
 /// Of `apps/faults/src/pages.rs`.
 const READ: u64 = 40;
 const WRITTEN: u64 = 60;

@@ -26,7 +26,7 @@ glass_tests::in_worlds!(tcg Tcg:
 );
 
 /// How long a loaded machine may take for anything.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(480);
 
 /// Runs the service `faults` with `options`; what it prints until it ends by itself, and its exit code.
 pub fn faults(world: World, options: &[&str], argument: &str) -> Option<(String, Option<i32>)> {

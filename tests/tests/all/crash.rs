@@ -27,7 +27,7 @@ const LOAD_MS_MAX: u64 = 500;
 /// The longest pause during an upload.
 const PAUSE_MS_MAX: u64 = 150;
 /// How long a client waits while the server may be dead.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The clients' record of an item.
 #[derive(Debug, Clone)]

@@ -22,7 +22,7 @@ glass_tests::in_every_world! {
     removed_items_leave_the_file within 120;
 }
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(480);
 
 fn run(world: World, disk: &Path, options: &[&str], arguments: &[&str]) -> Option<Output> {
     let mut command = match world {

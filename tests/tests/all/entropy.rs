@@ -8,7 +8,7 @@ use glass_tests::qemu::Qemu;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(240);
 
 /// Boots `hello` on a CPU without RDRAND and RDSEED, with `devices` besides its own.
 fn boot(machine: &[&str], devices: &[&str], folder: &Folder) -> Option<Qemu> {

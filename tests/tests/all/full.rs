@@ -110,7 +110,7 @@ fn stopping_qemu(folder: &Folder) -> std::ffi::OsString {
 
 #[test]
 fn a_vm_that_qemu_has_stopped_is_reported_in_one_sentence() {
-    within(Duration::from_secs(120), || {
+    within(Duration::from_secs(600), || {
         if let Some(reason) = World::Tcg.obstacle() {
             return programs::skip(reason);
         }

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// How long any of these may take.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 /// The longest message that is still a sentence or two.
 const MESSAGE_BYTES_MAX: usize = 600;
 

@@ -29,8 +29,8 @@ const REQUEST_MS_MAX: u64 = 21_000;
 const GROWTH_BYTES_MAX: u64 = 512 << 10;
 /// The memory of a process has holes, which its allocator keeps: after 100,000 requests there are no more than after 10,000.
 const HOLES_BYTES_MAX: u64 = 3 << 20;
-const START_LIMIT: Duration = Duration::from_secs(30);
-const RUN_LIMIT: Duration = Duration::from_secs(240);
+const START_LIMIT: Duration = Duration::from_secs(120);
+const RUN_LIMIT: Duration = Duration::from_secs(720);
 
 /// The paths that are requested in turn, how each ends (a status, or the start of an error), and how often it is in a turn.
 const PLAIN: [(&str, &str, usize); 3] = [("/100", "200", 5), ("/20000", "200", 4), ("/missing", "404", 1)];

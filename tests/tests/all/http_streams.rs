@@ -12,7 +12,7 @@ glass_tests::in_every_world! {
     curl_reads_streams_and_notices_a_cut_one within 180;
 }
 
-const START_LIMIT: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_secs(240);
 const BYTES: usize = 500_000;
 
 fn curl_reads_streams_and_notices_a_cut_one(world: World) {

@@ -11,8 +11,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(120);
-const PATIENCE: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(480);
+const PATIENCE: Duration = Duration::from_secs(240);
 /// Interrupts at random moments.
 const INTERRUPTS: usize = 20;
 /// The vector of the timer, and the distance of the vectors' stubs.

@@ -14,8 +14,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(120);
-const PATIENCE: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(480);
+const PATIENCE: Duration = Duration::from_secs(240);
 /// It needs no library, so it runs in any root.
 const BURNING: &str = "static __attribute__((noinline)) void burns_here(void) { for (volatile long i = 0; i < 100000; i++); }\n\
     void _start(void) { for (;;) burns_here(); }\n";

@@ -12,10 +12,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// How long a guest may take on a loaded machine.
-const LIMIT: Duration = Duration::from_secs(300);
-const SHORT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(900);
+const SHORT: Duration = Duration::from_secs(120);
 /// How long QEMU may take to copy a disk.
-const COPY_LIMIT: Duration = Duration::from_secs(60);
+const COPY_LIMIT: Duration = Duration::from_secs(240);
 /// The shares of user frames that have to have names, in percent: with a store of debug information, and with the disk alone, of whose programs some are
 /// stripped.
 const NAMED_MIN: f64 = 90.0;

@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 
 /// How long a guest may take on a loaded machine.
 const LIMIT: Duration = Duration::from_secs(900);
-const PATIENCE: Duration = Duration::from_secs(200);
+const PATIENCE: Duration = Duration::from_secs(600);
 const THREADS: usize = 10_000;
 /// Processes, and as many threads. A loaded machine does not reach it.
 const PER_SECOND: u32 = 150;
 const PER_SECOND_LEAST: f64 = 100.0;
 const MEMORY_MIB: u32 = 2048;
 /// What each command may take, built without optimization on a loaded machine, and its memory.
-const COMMAND_LIMIT: Duration = Duration::from_secs(120);
+const COMMAND_LIMIT: Duration = Duration::from_secs(480);
 const PEAK_MIB_MAX: u64 = 1024;
 /// How often the list is read.
 const WALKS: u64 = 20;

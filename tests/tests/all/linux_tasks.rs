@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// How long a guest may take on a loaded machine.
-const LIMIT: Duration = Duration::from_secs(240);
+const LIMIT: Duration = Duration::from_secs(720);
 /// Bytes of a name that the kernel keeps in a task.
 const NAME_BYTES: usize = 15;
 /// A tick of `/proc`.

@@ -20,7 +20,7 @@ glass_tests::in_every_world! {
     the_screen_of_tasks_obeys_keys_and_gives_the_terminal_back within 300;
 }
 
-const LIMIT: Duration = Duration::from_secs(240);
+const LIMIT: Duration = Duration::from_secs(720);
 
 struct Live {
     folder: Folder,

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// A job that hangs is killed after this; more ranks than cores on a busy machine are slow.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(480);
 const FAILURES: &str = include_str!("mpi/failures.c");
 
 /// The launcher, and the library that programs load.

@@ -19,7 +19,7 @@ const DEVIATIONS: f64 = 4.0;
 
 #[test]
 fn sampled_shares_of_the_queue_are_the_counted_ones() {
-    within(Duration::from_secs(180), || compare(World::Tcg));
+    within(Duration::from_secs(600), || compare(World::Tcg));
 }
 
 /// The queue in an emulated VM.

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// All below a service is built once, as an image and as a process.
 const LIMIT: Duration = Duration::from_secs(1800);
-const START_LIMIT: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_secs(240);
 const TAG: &str = "v0.1.0";
 const PAGE: &str = include_str!("../../../docs/guides/shortener.md");
 /// Lines of its service.

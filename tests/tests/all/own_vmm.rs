@@ -12,8 +12,8 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-const LIMIT: Duration = Duration::from_secs(120);
-const PATIENCE: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(480);
+const PATIENCE: Duration = Duration::from_secs(240);
 
 fn options(more: &[&'static str]) -> Options {
     Options { vm: [&["--vmm", "own"], more].concat(), ..Options::default() }
@@ -92,7 +92,7 @@ fn no_connection_of_the_user_network_stalls() {
             })
         });
         let longest = longest.into_inner().unwrap();
-        assert!(longest < Duration::from_secs(20), "one waited for {longest:?}");
+        assert!(longest < Duration::from_secs(60), "one waited for {longest:?}");
     });
 }
 

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(480);
 /// Items in the queue before a second program tries to open it, and as many after.
 const ITEMS: u64 = 5;
 
@@ -35,7 +35,7 @@ fn assert_refused(pid: u32, second: World, disk: &Path, folder: &Folder) {
     let port = free_port().unwrap();
     let Some(mut command) = command(second, disk, port, &Options::default()) else { return };
     let mut process = Process::spawn(&mut command, &folder.file("second.log")).unwrap();
-    let status = process.wait(Duration::from_secs(60));
+    let status = process.wait(Duration::from_secs(240));
     let said = process.output();
     assert!(status.is_some_and(|status| !status.success()), "a second {second} runs on the same image: {said}");
     let refusals: Vec<&str> = said.lines().filter(|line| !line.starts_with("glass: booting")).collect();
@@ -47,7 +47,7 @@ fn assert_refused(pid: u32, second: World, disk: &Path, folder: &Folder) {
 fn wait_for_end(owner: u32) {
     let begun = Instant::now();
     while Path::new("/proc").join(owner.to_string()).exists() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "process {owner} does not end");
+        assert!(begun.elapsed() < Duration::from_secs(240), "process {owner} does not end");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

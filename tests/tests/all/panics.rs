@@ -16,7 +16,7 @@ glass_tests::in_every_world! {
 }
 
 /// How long a loaded machine may take for anything.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(240);
 
 /// The status and text of the response to a GET of `path`, or `None` if the connection ended before its end.
 fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {

@@ -24,7 +24,7 @@ glass_tests::in_worlds!(tcg Tcg:
 );
 
 /// How long a loaded machine may take for anything.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(240);
 /// Between two programs that read the same clock on a loaded machine.
 const CLOCK_TOLERANCE: f64 = 5.0;
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 glass_tests::in_worlds!(kvm Kvm: a_client_of_another_port_is_reported within 120;);
 glass_tests::in_worlds!(tcg Tcg: a_client_of_another_port_is_reported within 120;);
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(240);
 
 fn a_client_of_another_port_is_reported(world: World) {
     if let Some(reason) = world.obstacle() {

@@ -20,7 +20,7 @@ const CONTROL_STATES: u64 = 20;
 /// Uploads that are recorded.
 const ITEMS: u64 = 60;
 const ITEMS_LONG: u64 = 150;
-const START_LIMIT: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_secs(240);
 
 /// Runs `glass powercut` on a log of the queue.
 fn powercut(glass: &Path, folder: &Folder, boot: &str, port: u16, options: &[&str]) -> Output {

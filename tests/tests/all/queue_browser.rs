@@ -23,8 +23,8 @@ mod process {
     }
 }
 
-const START_LIMIT: Duration = Duration::from_secs(60);
-const BROWSER_LIMIT: Duration = Duration::from_secs(120);
+const START_LIMIT: Duration = Duration::from_secs(240);
+const BROWSER_LIMIT: Duration = Duration::from_secs(480);
 const TOKEN: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 const TOKEN_HASH: &str = "3ba3f5f43b92602683c19aee62a20342b084dd5971ddd33808d81a328879a547";
 /// More than two parts of the client.

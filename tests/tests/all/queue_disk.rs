@@ -14,7 +14,7 @@ mod process {
 
     #[test]
     fn a_disk_is_checked_listed_and_exported() {
-        glass_tests::limit::within(Duration::from_secs(120), super::checked_listed_and_exported);
+        glass_tests::limit::within(Duration::from_secs(600), super::checked_listed_and_exported);
     }
 }
 

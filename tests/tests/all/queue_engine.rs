@@ -17,8 +17,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const LIMIT: Duration = Duration::from_secs(300);
-const START_LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(900);
+const START_LIMIT: Duration = Duration::from_secs(240);
 
 /// A process of the queue. Dropping it ends it.
 struct Service {

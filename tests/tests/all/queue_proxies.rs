@@ -29,7 +29,7 @@ mod process {
 
     #[test]
     fn systemd_accepts_the_unit() {
-        glass_tests::limit::within(Duration::from_secs(60), super::systemd_accepts);
+        glass_tests::limit::within(Duration::from_secs(240), super::systemd_accepts);
     }
 
     #[test]
@@ -38,7 +38,7 @@ mod process {
     }
 }
 
-const START_LIMIT: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_secs(240);
 const BYTES: u64 = 100 << 20;
 
 /// A queue, with a proxy in front of it.

@@ -13,7 +13,7 @@ glass_tests::in_every_world! {
     a_larger_and_damaged_disk within 300;
 }
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(480);
 const MIB: u64 = 1 << 20;
 
 pub fn a_larger_and_damaged_disk(world: World) {

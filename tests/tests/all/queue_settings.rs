@@ -13,7 +13,7 @@ glass_tests::in_every_world! {
     requests_are_logged_by_the_settings_of_a_file within 300;
 }
 
-const START_LIMIT: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_secs(240);
 
 pub fn requests_are_logged_by_the_settings_of_a_file(world: World) {
     if !is_installed("curl", "--version") {

@@ -9,7 +9,7 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const START_LIMIT: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_secs(240);
 
 glass_tests::in_every_world! {
     strangers_get_nothing_and_others_what_they_may within 300;

@@ -20,7 +20,7 @@ mod process {
 
     #[test]
     fn curl_resumes_an_upload_by_the_draft() {
-        glass_tests::limit::within(std::time::Duration::from_secs(120), super::curl_by_the_draft);
+        glass_tests::limit::within(std::time::Duration::from_secs(600), super::curl_by_the_draft);
     }
 }
 

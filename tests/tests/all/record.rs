@@ -23,7 +23,7 @@ glass_tests::in_every_world! {
 const PACKETS: u64 = 8;
 
 /// How long the test of the live screen may take.
-const LIVE_LIMIT: Duration = Duration::from_secs(120);
+const LIVE_LIMIT: Duration = Duration::from_secs(480);
 
 /// The maximum of broken stacks, in percent.
 const BROKEN_PERCENT_MAX: f64 = 1.0;

@@ -26,7 +26,7 @@ const CLIENT6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x78, 0, 0, 0, 0, 0, 2);
 /// Bytes of a packet between the router and the client.
 const MTU: u32 = 1300;
 const BYTES: usize = 3_000_000;
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(240);
 /// Where `bench-tcp` listens.
 const PORT: u16 = 8090;
 /// A request for which a neighbour has to be found, or a connection replaced, takes milliseconds on a quiet host. The faults that this is about took a
@@ -151,12 +151,15 @@ fn a_port_is_used_again_at_once() {
         let Some(near) = near() else { return };
         near.tap("tap0", ROUTER).unwrap();
         let Some(guest) = boot(near, &["--ip", &format!("{VM}/24")]) else { return };
+        let mut all: Vec<Duration> = Vec::new();
         for _ in 0..8 {
-            let took = guest.near.inside(|| Ok(take(Some((ROUTER, 40_000).into()), VM.into(), 1000)?)).unwrap();
-            assert!(took < PROMPT, "{took:?}; {}", guest.process.output());
+            all.push(guest.near.inside(|| Ok(take(Some((ROUTER, 40_000).into()), VM.into(), 1000)?)).unwrap());
             // Until Linux has the acknowledgement of its end.
             std::thread::sleep(Duration::from_millis(100));
         }
+        let slow = all.iter().filter(|took| **took > PROMPT).count();
+        // The fault delays each but the first; a busy host delays one now and then.
+        assert!(slow <= 3, "{all:?}; {}", guest.process.output());
     });
 }
 

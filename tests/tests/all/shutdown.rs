@@ -16,7 +16,7 @@ glass_tests::in_every_world! {
 }
 
 /// How long a loaded machine may take for anything.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(240);
 const ITEM: Content = Content { seed: 5, length_bytes: 3_000_000 };
 
 struct Running {

@@ -25,7 +25,7 @@ const LIMIT_LONG: Duration = Duration::from_secs(5400);
 /// A host with more to do than this emulates too slowly.
 const LOAD_MAX: u64 = 8;
 /// How long a host may take until it has less to do.
-const LOAD_PATIENCE: Duration = Duration::from_secs(120);
+const LOAD_PATIENCE: Duration = Duration::from_secs(480);
 /// How far the idle share of a vCPU may be from what the guest itself counts.
 const IDLE_ERROR_PERCENT_MAX: f64 = 10.0;
 /// Set where a reason to skip is a failure.

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-const START_LIMIT: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_secs(240);
 /// A body that takes several records.
 const BYTES: usize = 3_000_000;
 

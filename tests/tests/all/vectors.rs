@@ -14,7 +14,7 @@ glass_tests::in_every_world! {
     no_vector_has_another_result within 300;
 }
 
-const LIMIT: Duration = Duration::from_secs(240);
+const LIMIT: Duration = Duration::from_secs(720);
 /// As `bench-tls` reads the disk.
 const PIECE_BYTES: usize = 64 << 10;
 /// Bytes of a nonce, and bits of a tag, in TLS.

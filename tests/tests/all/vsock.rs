@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// The helper may have to be built first.
 const LIMIT: Duration = Duration::from_secs(1200);
-const START_LIMIT: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_secs(240);
 const PORT: u32 = 80;
 
 /// A service that listens on vsock.

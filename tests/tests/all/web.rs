@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// The helper of vsock may have to be built first.
 const LIMIT: Duration = Duration::from_secs(1200);
-const START_LIMIT: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_secs(240);
 const VSOCK_PORT: u32 = 80;
 /// What no response may contain.
 const SECRET: &str = "what is outside of the site";

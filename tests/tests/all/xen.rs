@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// All cases together; they take five minutes, with --long twenty.
 const LIMIT: Duration = Duration::from_secs(3000);
 /// One script in dom0.
-const SCRIPT: Duration = Duration::from_secs(240);
+const SCRIPT: Duration = Duration::from_secs(720);
 /// Times that `glass` is killed by one script.
 const KILLS: u32 = 10;
 /// Samples per second in cases that want many.
@@ -148,7 +148,7 @@ impl Dom0 {
             if !now.is_paused && now.seconds > first.seconds {
                 return;
             }
-            assert!(start.elapsed() < Duration::from_secs(30), "{name} stands still {moment}: {now:?}");
+            assert!(start.elapsed() < Duration::from_secs(120), "{name} stands still {moment}: {now:?}");
         }
     }
 
@@ -286,7 +286,7 @@ fn killed_at_any_moment(dom0: &mut Dom0) {
     // Nothing is left of the profilers, and no memory is kept: the domain can go away.
     let start = Instant::now();
     while dom0.run("cat /proc/[0-9]*/comm").contains("glass") {
-        assert!(start.elapsed() < Duration::from_secs(30), "a process is left");
+        assert!(start.elapsed() < Duration::from_secs(120), "a process is left");
     }
     dom0.world.destroy(name).unwrap();
     assert!(dom0.listed("(null)").is_none() && dom0.listed(name).is_none());
@@ -305,7 +305,7 @@ fn the_end_of_a_domain(dom0: &mut Dom0) {
     assert!(judged.samples > 20 && judged.torn == 0, "{judged:?}");
     let start = Instant::now();
     while dom0.listed("(null)").is_some() || dom0.listed(name).is_some() {
-        assert!(start.elapsed() < Duration::from_secs(30), "the domain does not go away");
+        assert!(start.elapsed() < Duration::from_secs(120), "the domain does not go away");
     }
 }
 

@@ -28,7 +28,7 @@ impl Service {
 
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
         stream
     }
 
@@ -55,7 +55,7 @@ impl Service {
     }
 
     fn wait_for_descriptors(&self, expected: usize) {
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(120);
         while self.descriptors() != expected {
             assert!(Instant::now() < end, "{} descriptors instead of {expected}", self.descriptors());
             std::thread::sleep(Duration::from_millis(5));

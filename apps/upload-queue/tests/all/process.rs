@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const DISK_SIZE: &str = "64M";
-const IO_TIMEOUT: Duration = Duration::from_secs(60);
+const IO_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// A running service; killed at the end.
 pub struct Service {

@@ -6,7 +6,7 @@ use glass_platform_sim::{DiskConfig, NodeConfig, SimBlock, World};
 use glasshouse::fat::Fat;
 use glasshouse::{Buf, File, Files, Open, Platform};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(240);
 
 /// A disk with some files.
 fn disk() -> SimBlock {

@@ -6,7 +6,7 @@ use glasshouse::{Address, Net, NetError, Platform, Stream};
 
 const PORT: u16 = 8080;
 const VSOCK_PORT: u32 = 80;
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(480);
 
 pub struct Site {
     pub world: World,

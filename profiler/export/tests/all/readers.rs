@@ -104,7 +104,7 @@ pub struct Daemon<'a> {
 impl Daemon<'_> {
     pub fn start<'a>(program: &Path, folder: &'a Path, profile: &Path) -> Daemon<'a> {
         /// One that was busy when it started may never answer, and the next does at once.
-        const PATIENCE: Duration = Duration::from_secs(20);
+        const PATIENCE: Duration = Duration::from_secs(120);
         let begun = Instant::now();
         loop {
             let mut node = Command::new("node");

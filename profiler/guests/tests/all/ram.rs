@@ -14,7 +14,7 @@ use glass_tests::programs::skip;
 use glass_tests::qmp::Qmp;
 use serde_json::json;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 const GIB: u64 = 1 << 30;
 
 struct Qemu(Child);

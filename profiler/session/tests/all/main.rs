@@ -13,7 +13,7 @@ use glass_profiler_guests::{Flow, GuestError};
 use glass_profiler_session::{End, Outcome, Recording, Session, Sources, Status, Wish};
 
 /// Wide: a test that waits for so long has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Runs a session into a collector; returns what that has, and how the session went.
 fn run(

@@ -8,14 +8,14 @@ use glass_tests::port::free_port;
 use std::time::{Duration, Instant};
 
 /// How soon both have to be on the page, with their recordings.
-const ON_THE_PAGE: Duration = Duration::from_secs(60);
+const ON_THE_PAGE: Duration = Duration::from_secs(240);
 
 /// Longer than two recordings.
 const PAUSE: Duration = Duration::from_secs(10);
 /// What the Linux does after it has started again.
 const WORK: &str = "(while :; do cat /proc/stat; done) >/dev/null &";
 /// How long a command of its shell may take.
-const SHORT: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_secs(240);
 
 /// Both are on the page, the Linux (`name`) with its processes, such as `process`; an engine gets what `glass report` has of the same recordings. Then the Linux is paused, reset and
 /// moved away.

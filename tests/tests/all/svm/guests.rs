@@ -9,15 +9,15 @@ use std::process::Command;
 use std::time::Duration;
 
 /// One script.
-pub const SCRIPT: Duration = Duration::from_secs(90);
+pub const SCRIPT: Duration = Duration::from_secs(360);
 /// How long Linux may take to boot: 30 s on a quiet host.
-const LINUX_PATIENCE: Duration = Duration::from_secs(180);
+const LINUX_PATIENCE: Duration = Duration::from_secs(540);
 /// How often Linux is started until it has booted: QEMU's emulation resets it now and then.
 const BOOTS_MAX: u32 = 3;
 /// How long a guest may take to write another line, which it does each second.
-const LINE_PATIENCE: Duration = Duration::from_secs(30);
+const LINE_PATIENCE: Duration = Duration::from_secs(120);
 /// How long a recording may take.
-const RECORDING_PATIENCE: Duration = Duration::from_secs(300);
+const RECORDING_PATIENCE: Duration = Duration::from_secs(900);
 /// Few enough that none is dropped: a pause takes milliseconds where everything is emulated.
 pub const RATE: &str = "--rate 25";
 /// What Linux prints when it has booted.

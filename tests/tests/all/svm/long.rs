@@ -63,7 +63,7 @@ const IDLE_ERROR_PERCENT_MAX: f64 = 5.0;
 /// Most broken stacks, in percent.
 const BROKEN_PERCENT_MAX: f64 = 1.0;
 /// How long Linux may take to boot in a machine of three nodes.
-const NODES_PATIENCE: Duration = Duration::from_secs(180);
+const NODES_PATIENCE: Duration = Duration::from_secs(540);
 /// One group of that program.
 const OWN_TESTS: Duration = Duration::from_secs(1200);
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(240);
 /// Bytes of a request's head that the server reads at most.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 

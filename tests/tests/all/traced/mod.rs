@@ -16,7 +16,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// How long an operation may take on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(240);
 
 const MAGIC: &[u8; 8] = b"GLASSTRC";
 const AREA_ADDRESS: u64 = 32;

@@ -45,7 +45,7 @@ impl Service {
 
     /// The same on a connection that is there.
     pub fn ask_on(&self, mut stream: TcpStream) -> String {
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
         stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
         stream.shutdown(Shutdown::Write).unwrap();
         let mut answer = String::new();
@@ -70,7 +70,7 @@ impl Service {
 
     /// Reads until `wanted` returns true.
     pub fn wait_for(&self, wanted: impl Fn(&Seen) -> bool) -> Seen {
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(120);
         loop {
             let seen = self.read();
             if wanted(&seen) {

@@ -18,6 +18,8 @@ const PROBE_ROUNDS_MAX: u64 = 63;
 /// Segments that must be sent without a probe before their losses count, and the largest share of them that counts, in thousandths.
 const QUIET_SEGMENTS: u64 = 200;
 const QUIET_PER_MILLE_MAX: u64 = 40;
+/// A delay that is no queue: hosts and VMs that wait for a core add as much to a round trip.
+const QUIET_DELAY_MIN: Duration = Duration::from_millis(1);
 /// Doublings of the growth of `inflight_longterm`.
 const DOUBLINGS_MAX: u32 = 30;
 
@@ -84,7 +86,8 @@ impl Cycle {
     /// Counts what is delivered while nothing probes.
     pub fn count_delivered(&mut self, state: State, ack: &Ack, min_rtt: Option<Duration>, segment_bytes: u64) {
         let is_without_probe = self.phase == AckPhase::Init && matches!(state, State::Down | State::Cruise);
-        let is_without_queue = min_rtt.zip(ack.rtt).is_some_and(|(min, rtt)| rtt <= min + min / 8);
+        let is_without_queue =
+            min_rtt.zip(ack.rtt).is_some_and(|(min, rtt)| rtt <= min + (min / 8).max(QUIET_DELAY_MIN));
         self.is_quiet = is_without_probe && is_without_queue;
         if self.is_quiet {
             self.quiet_delivered += ack.delivered_bytes;

@@ -8,7 +8,7 @@
 //! Four things are not the draft's. By it 3 % of random losses leave a quarter of the rate of a path of 100 Mbit/s and 40 ms, and a Startup that
 //! overfills a short queue leaves 0.7 of the rate for three seconds:
 //!
-//! * What is lost while nothing probes and there is no queue (a round trip of at most 9/8 of the smallest) is no sign of too much in flight. Twice that share, at most 8 %, is tolerated besides the
+//! * What is lost while nothing probes and there is no queue (a round trip of at most 9/8 of the smallest, or a millisecond more) is no sign of too much in flight. Twice that share, at most 8 %, is tolerated besides the
 //!   2 % of the draft (`Cycle::tolerated`; twice, because a round of some dozens of segments loses twice the mean now and then).
 //! * A round lowers the short-term model only if it lost more than is tolerated. By the draft any loss does.
 //! * Losses end Startup only in a round that did not deliver a quarter more than before.

@@ -19,7 +19,7 @@ pub struct Gdb(UnixStream);
 impl Gdb {
     pub fn connect(path: &Path) -> Gdb {
         let stream = UnixStream::connect(path).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Gdb(stream)
     }
 

@@ -28,7 +28,7 @@ use glass_tests::programs::skip;
 
 pub const QEMU: &str = "qemu-system-x86_64";
 /// Time until the guest has started, and limit of all other waits.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Guests never sleep, so one at a time has a core for itself.
 pub static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());

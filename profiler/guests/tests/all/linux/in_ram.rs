@@ -25,7 +25,7 @@ use glass_tests::programs::{is_long, skip};
 use super::changed;
 
 /// How long a guest may take on a loaded machine.
-const LIMIT: Duration = Duration::from_secs(240);
+const LIMIT: Duration = Duration::from_secs(720);
 const PAGE_BYTES: u64 = 4096;
 /// The vDSO of AArch64 has 3.3 KiB, and that of x86-64 two or three pages.
 const VDSO_BYTES_LEAST: usize = 3000;

@@ -26,7 +26,7 @@ use kernel::Linux;
 
 const SAMPLES: usize = 500;
 const RATE_HZ: u32 = 500;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Functions, the tables of those and of a module, as the kernel lists them for root.
 const MAP: &str = "/busybox insmod /module.ko

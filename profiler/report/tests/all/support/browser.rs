@@ -17,8 +17,8 @@ use glass_tests::programs::CHROMIUM;
 use serde_json::{Value, json};
 
 /// For one answer; the first includes the browser's start.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-const CONDITION_TIMEOUT: Duration = Duration::from_secs(20);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(240);
+const CONDITION_TIMEOUT: Duration = Duration::from_secs(120);
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A browser's process and the two ends of its protocol.
