@@ -7,7 +7,7 @@ use crate::wire::{SHIFT_MAX, Sacks};
 use core::time::Duration;
 use glass_api::Instant;
 
-/// So many segments of a new connection are acknowledged at once, because the peer's window is small.
+/// So many segments of a new connection, and after a loss, are acknowledged at once, because the peer's window is small.
 const QUICK_SEGMENTS: u8 = 16;
 
 /// So many segments out of order are acknowledged each by itself: a peer that has SACK has seen the hole then, and one report of many blocks is as
@@ -157,6 +157,8 @@ impl Receiver {
             self.wants_ack = true;
             self.is_urgent |= !self.has_sack || self.out_of_order < EARLY_REPORTS;
             self.out_of_order = self.out_of_order.saturating_add(1);
+            // The window of a peer that has lost something is small again.
+            self.quick = QUICK_SEGMENTS;
             if self.holes.contains(first, first + count) {
                 self.duplicate.get_or_insert((first, first + count));
             } else if self.ring.write_at(offset, data) {
