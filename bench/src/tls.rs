@@ -3,42 +3,37 @@
 //! All get the same clients: rustls that checks no certificate, so that a client costs less than a server; TLS 1.3, X25519, AES-128-GCM, a certificate with ECDSA
 //! P-256. Rates of data are counted in records as they arrive, without decryption, after one response has been checked.
 
+pub(crate) mod client;
+
 use crate::figure::Figure;
 use crate::outcome::{Outcome, in_turn};
 use crate::peers::nginx::Nginx;
 use crate::run::Run;
 use crate::statistics::Summary;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use client::{configuration, connect, handshakes};
 use glass_tests::folder::Folder;
 use glass_tests::netns::{self, Namespace};
 use glass_tests::process::Process;
 use glass_tests::programs;
 use glass_tests::queue::World;
 use rustls::client::Resumption;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::ring as provider;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, HandshakeKind, SignatureScheme, Stream};
+use rustls::{ClientConfig, HandshakeKind, Stream};
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 7;
 const DURATION: Duration = Duration::from_millis(1500);
 const DURATION_SHORT: Duration = Duration::from_millis(200);
 const PORT: u16 = 8443;
-/// Threads that connect.
-const CLIENTS: usize = 4;
 /// The body that is downloaded, and how often it is requested on a connection.
 const BODY_BYTES: u64 = 64 << 20;
 const REQUESTS: usize = 400;
 /// A response that is checked.
 const CHECKED_BYTES: u64 = 100_000;
-/// A server that sends nothing for so long has failed.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A server: its name, address, and what it has measured in a turn.
 struct Contestant {
@@ -82,7 +77,7 @@ pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
         Some(nginx) => contestants.push(Contestant { name: "nginx", address: nginx.address }),
         None => outcome.note("nginx skipped: it is not installed"),
     }
-    let config = Arc::new(client(Resumption::disabled())?);
+    let config = Arc::new(configuration(Resumption::disabled())?);
     for contestant in &contestants {
         near.inside(|| wait(contestant.address, &config))
             .with_context(|| format!("{} does not answer", contestant.name))?;
@@ -93,7 +88,7 @@ pub fn run(outcome: &mut Outcome, run: &Run) -> Result<()> {
         near.inside(|| {
             let full = handshakes(address, || Ok(config.clone()), HandshakeKind::Full, duration)?;
             // Each client has tickets of its own.
-            let own = || Ok(Arc::new(client(Resumption::in_memory_sessions(8))?));
+            let own = || Ok(Arc::new(configuration(Resumption::in_memory_sessions(8))?));
             let resumed = handshakes(address, own, HandshakeKind::Resumed, duration)?;
             Ok([full, resumed, download(address, &config, duration)?])
         })
@@ -136,70 +131,6 @@ fn vm(world: World, near: &Namespace, share: &Path, folder: &Folder) -> Result<(
     Ok((Process::spawn(&mut command, &folder.file("vm.log"))?, (guest, PORT).into()))
 }
 
-/// Checks no certificate: what is measured is the server.
-#[derive(Debug)]
-struct Unchecked;
-
-impl ServerCertVerifier for Unchecked {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _certificate: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Error::General("TLS 1.2 is not offered".into()))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _message: &[u8],
-        _certificate: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ECDSA_NISTP256_SHA256]
-    }
-}
-
-fn client(resumption: Resumption) -> Result<ClientConfig> {
-    let mut provider = provider::default_provider();
-    provider.cipher_suites = vec![provider::cipher_suite::TLS13_AES_128_GCM_SHA256];
-    provider.kx_groups = vec![provider::kx_group::X25519];
-    let mut config = ClientConfig::builder_with_provider(Arc::new(provider))
-        .with_protocol_versions(&[&rustls::version::TLS13])?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Unchecked))
-        .with_no_client_auth();
-    config.resumption = resumption;
-    Ok(config)
-}
-
-fn connect(address: SocketAddr, config: &Arc<ClientConfig>) -> Result<(TcpStream, ClientConnection)> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE).context("cannot connect")?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    stream.set_nodelay(true)?;
-    let mut tls = ClientConnection::new(config.clone(), ServerName::try_from("server.test")?)?;
-    while tls.is_handshaking() {
-        tls.complete_io(&mut stream).context("the handshake failed")?;
-    }
-    Ok((stream, tls))
-}
-
 /// Waits until a server listens, and checks a response.
 fn wait(address: SocketAddr, config: &Arc<ClientConfig>) -> Result<()> {
     let end = Instant::now() + Duration::from_secs(60);
@@ -223,55 +154,6 @@ fn wait(address: SocketAddr, config: &Arc<ClientConfig>) -> Result<()> {
     );
     let is_whole = body.is_some_and(|body| body.len() as u64 == CHECKED_BYTES && body.iter().all(|byte| *byte == b'g'));
     ensure!(is_whole, "the body is another one");
-    Ok(())
-}
-
-/// Handshakes of `kind` a second of several clients, each with its `config`. Each connection of one that continues sessions waits for the
-/// next ticket; its first handshake is not counted.
-fn handshakes(
-    address: SocketAddr,
-    config: impl Fn() -> Result<Arc<ClientConfig>> + Sync,
-    kind: HandshakeKind,
-    duration: Duration,
-) -> Result<f64> {
-    let (count, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
-    let begin = Instant::now();
-    std::thread::scope(|scope| {
-        let clients: Vec<_> = (0..CLIENTS)
-            .map(|_| {
-                scope.spawn(|| {
-                    let config = config()?;
-                    for number in 0.. {
-                        if is_over.load(Ordering::Relaxed) {
-                            break;
-                        }
-                        let (mut stream, mut tls) = connect(address, &config)?;
-                        if kind == HandshakeKind::Resumed {
-                            wait_for_ticket(&mut stream, &mut tls)?;
-                        }
-                        if number > 0 || kind == HandshakeKind::Full {
-                            ensure!(tls.handshake_kind() == Some(kind), "a handshake is {:?}", tls.handshake_kind());
-                            count.fetch_add(1, Ordering::Relaxed);
-                        }
-                        tls.send_close_notify();
-                        tls.write_tls(&mut stream)?;
-                    }
-                    Ok(())
-                })
-            })
-            .collect();
-        std::thread::sleep(duration);
-        is_over.store(true, Ordering::Relaxed);
-        clients.into_iter().try_for_each(|client| client.join().unwrap_or_else(|_| bail!("a client panicked")))
-    })?;
-    Ok(count.load(Ordering::Relaxed) as f64 / begin.elapsed().as_secs_f64())
-}
-
-fn wait_for_ticket(stream: &mut TcpStream, tls: &mut ClientConnection) -> Result<()> {
-    while tls.tls13_tickets_received() == 0 {
-        ensure!(tls.read_tls(stream).context("there is no ticket")? > 0, "the server closed before it sent a ticket");
-        tls.process_new_packets()?;
-    }
     Ok(())
 }
 

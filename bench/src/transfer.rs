@@ -1,8 +1,13 @@
 //! `queue`: how fast items are uploaded and downloaded, for the queue on each platform and for nginx,
 //! alternating in the same run.
 
-mod put;
+mod bounded;
+mod cells;
+mod clients;
+mod line;
+mod servers;
 mod small;
+mod turn;
 
 use crate::Part;
 use crate::block::Body;
@@ -33,7 +38,7 @@ const PORT: u16 = 8080;
 const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// The parts, by name.
-pub const PARTS: [Part; 4] = [("loopback", loopback), ("tap", tap), ("small", small::small), ("put", put::put)];
+pub const PARTS: [Part; 4] = [("loopback", loopback), ("tap", tap), ("small", small::small), ("cells", cells::cells)];
 
 struct Contestant<'n> {
     name: String,

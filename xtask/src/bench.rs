@@ -27,15 +27,15 @@ pub struct Options {
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(BENCHMARKS.map(|benchmark| benchmark.name)))]
     #[arg(required_unless_present = "short")]
     name: Option<String>,
-    /// Only this part: of sampling pauses, loss, record, torn or oracle, of tracing cost, instructions, page or throughput, of network tcp, udp, offloads, vmms, flood or loss, of disk peers or vmms, of queue loopback, tap, small or put, of perf shares, stacks or names, of platform wakes or tx-blocked, of linux guests, pause, shares or off-cpu, of web kvm-tcp, kvm-vsock, kvm-disk, tcg-tcp, tcg-vsock or tcg-disk, of xen traces, block or network
+    /// Only this part: of sampling pauses, loss, record, torn or oracle, of tracing cost, instructions, page or throughput, of network tcp, udp, offloads, vmms, flood or loss, of disk peers or vmms, of queue loopback, tap, small or cells, of perf shares, stacks or names, of platform wakes or tx-blocked, of linux guests, pause, shares or off-cpu, of web kvm-tcp, kvm-vsock, kvm-disk, tcg-tcp, tcg-vsock or tcg-disk, of xen traces, block or network
     part: Option<String>,
     /// The time that each part has; five rounds are measured however long they take
     #[arg(long, value_name = "MINUTES", default_value_t = MINUTES, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     minutes: u64,
-    /// Also measure what an ordinary run leaves out: all cells of network loss
+    /// Also measure what an ordinary run leaves out: all cells of network loss and queue cells
     #[arg(long, conflicts_with = "short")]
     long: bool,
-    /// Of network loss only the transfers with this in their names, such as out.bbr.p1.40ms or bbr.p3
+    /// Of network loss only the transfers, and of queue cells only the figures, with this in their names, such as bbr.p3 or tls.put.4k
     #[arg(long, value_name = "TEXT", conflicts_with = "short")]
     only: Option<String>,
     /// Only show that each measurement works, with the programs of `cargo xtask test`: one round, the smallest sizes, figures without a meaning; without NAME all of them

@@ -3,3 +3,4 @@
 pub mod helpers;
 pub mod linux;
 pub mod nginx;
+pub mod tusd;

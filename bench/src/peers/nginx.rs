@@ -7,9 +7,12 @@ use glass_tests::port::free_port;
 use glass_tests::process::Process;
 use glass_tests::queue::answer;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+
+/// The folder of uploads in progress, in that of nginx.
+const BODIES: &str = "body";
 
 /// A running nginx. Dropping it ends it and removes its folder.
 #[derive(Debug)]
@@ -18,7 +21,7 @@ pub struct Nginx {
     _process: Process,
     /// Where it listens.
     pub address: SocketAddr,
-    _folder: Folder,
+    folder: Folder,
 }
 
 /// One process, no log of accesses, bodies straight to the file that becomes the item, and connections that are kept. `listen` is as in nginx's directive.
@@ -28,7 +31,7 @@ pub fn configuration(folder: &str, listen: &str, root: &str) -> String {
          events {{ worker_connections 256; }}\n\
          http {{\n    access_log off;\n    sendfile on;\n    tcp_nopush on;\n    client_max_body_size 0;\n\
          \x20   keepalive_requests 1000000000;\n\
-         \x20   client_body_temp_path {folder}/body;\n    proxy_temp_path {folder}/proxy;\n\
+         \x20   client_body_temp_path {folder}/{BODIES};\n    proxy_temp_path {folder}/proxy;\n\
          \x20   fastcgi_temp_path {folder}/fastcgi;\n    uwsgi_temp_path {folder}/uwsgi;\n\
          \x20   scgi_temp_path {folder}/scgi;\n\
          \x20   server {{\n        listen {listen};\n        root {root};\n\
@@ -45,18 +48,9 @@ fn program() -> Option<&'static str> {
 impl Nginx {
     /// Starts it on loopback, with files in a folder of its own; `None` when it is not installed.
     pub fn start() -> Result<Option<Nginx>> {
-        Nginx::start_on_loopback(None)
-    }
-
-    /// The same with the files of `root`.
-    pub fn start_with(root: &Path) -> Result<Option<Nginx>> {
-        Nginx::start_on_loopback(Some(root))
-    }
-
-    fn start_on_loopback(root: Option<&Path>) -> Result<Option<Nginx>> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
         let answers = || answer(address, Duration::from_millis(500)).is_some();
-        Nginx::start_as(|program| Command::new(program), address, root, answers)
+        Nginx::start_as(|program| Command::new(program), address, None, answers)
     }
 
     /// Starts it in `far` at `address`, with the files of `root`, for clients in `near`; `None` when it is not installed.
@@ -84,6 +78,11 @@ impl Nginx {
              ssl_ecdh_curve X25519"
         );
         Nginx::start_listening(|program| far.command(program), address, &listen, Some(root), answers)
+    }
+
+    /// The folder of the files that uploads in progress are written to.
+    pub fn bodies(&self) -> PathBuf {
+        self.folder.file(BODIES)
     }
 
     fn start_as(
@@ -124,6 +123,6 @@ impl Nginx {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        Ok(Some(Nginx { _process: process, address, _folder: folder }))
+        Ok(Some(Nginx { _process: process, address, folder }))
     }
 }
