@@ -46,6 +46,10 @@ impl<P: Platform> Queue<P> {
         let Ok(wait) = wait_time(request.query()) else {
             return Problem::new(Status::BAD_REQUEST, "wait takes a number of seconds").send(connection).await;
         };
+        if is_part_of_any(request) {
+            let text = "A part of an item is requested with the tag of the item, by If-Range or If-Match: the oldest one may be another by now";
+            return Problem::new(Status::PRECONDITION_REQUIRED, text).send(connection).await;
+        }
         let deadline = wait.map(|wait| self.platform.now() + wait);
         if let Err(error) = self.items.refresh().await {
             return self.fail(connection, error).await;
@@ -239,6 +243,14 @@ fn response(entry: &Entry, part: Option<&Range<u64>>, digests: &[WantedDigest]) 
         response = response.header("Content-Range", field);
     }
     digests.iter().fold(response, |response, wanted| response.header(wanted.name, wanted.hasher.field()))
+}
+
+/// Whether a request leaves out the start of an item that it does not name. To send the whole item is no answer: wget 1.21 with
+/// `--continue` skips as many bytes of it as it has, and so it joins the start of one item and the end of another.
+fn is_part_of_any(request: &Request) -> bool {
+    let is_named = request.header("If-Range").is_some() || request.header("If-Match").is_some();
+    let range = request.only("Range").map(|field| range::wanted(field.as_bytes(), u64::MAX));
+    !is_named && matches!(range, Some(Wanted::Part(part)) if part.start > 0)
 }
 
 /// The part of the item that a request is about; `None` for all of it. Only a request that names the item gets a part: the next one may
