@@ -71,6 +71,10 @@ pub fn run(options: &Options) -> Result<()> {
             build::glass()?;
             build::process("bench-tcp")?;
         }
+        ("queue", Some("cells")) => {
+            build::glass()?;
+            build::process("upload-queue")?;
+        }
         _ => build::processes()?,
     }
     step.done("");

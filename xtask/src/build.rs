@@ -148,6 +148,9 @@ pub fn measured(name: &str, part: Option<&str>) -> Result<String> {
     if (name, part) == ("network", Some("loss")) {
         return image("bench-tcp");
     }
+    if (name, part) == ("queue", Some("cells")) {
+        return queue_image();
+    }
     if name == "network" {
         // The Linux guest has no libraries.
         run::shown(without_libraries(&["--package", "bench-tcp", "--package", "bench-udp"]).arg("--release"))?;

@@ -70,6 +70,7 @@ fn plan<'a>(contestant: &'a Contestant, run: &Run, round: usize) -> Plan<'a> {
         handshake: run.size(DURATION_LONG, DURATION_SHORT),
         compares_long: round == 0,
         is_short: run.is_short(),
+        has_new_disk: run.is_long(),
     }
 }
 
@@ -148,7 +149,7 @@ fn add(outcome: &mut Outcome, contestants: &[Contestant], turns: &[Vec<Turn>]) {
 fn note(outcome: &mut Outcome) {
     outcome.note(format!(
         "cells: items of 4 KiB, 1 MiB and 1 GiB, 1, 8 and 64 clients with kept connections. put: each client uploads one item, and further ones for {} ms, {} MiB together at most, into an empty queue; all items are \
-         there afterwards, and one is compared. get: all clients download one item again and again; what arrives in {} ms is counted, of TLS and items from 1 MiB on as records, after one response was compared",
+         there afterwards, and one is compared. get: all clients download one item again and again; what arrives in {} ms is counted (after half as many that are not), of TLS and items from 1 MiB on as records, after one response was compared",
         DURATION.as_millis(), BYTES_MAX >> 20, DURATION.as_millis()
     ));
     outcome.note(format!(
@@ -158,7 +159,7 @@ fn note(outcome: &mut Outcome) {
     outcome.note("flushes_per_put: of 64 clients with 4 KiB; tls_handshakes_s: full ones, of 4 clients");
     outcome.note(format!(
         "put.1gx8 and {BOUNDED_CELL} are measured with --long only, {ROUNDS_LONG_CELLS} times. {BOUNDED_CELL} ends after {} GiB: of the queue those of whole items that were acknowledged, and the oldest are removed meanwhile; of nginx \
-         all that was sent, and of nginx_synced until it is on stable storage. Which favours nginx: unfinished uploads of the queue do not count",
+         all that was sent, and of nginx_synced until it is on stable storage. Which favours nginx: unfinished uploads of the queue do not count. With --long a queue has a new disk in each turn, else the one of the turn before",
         BOUNDED_BYTES >> 30
     ));
 }

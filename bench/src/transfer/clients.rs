@@ -11,12 +11,14 @@ use std::sync::{Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Of a body that is sent again and again, and of what is sent at a time.
+/// Of what a body repeats, and of what is sent at a time.
 const BLOCK_BYTES: u64 = 1 << 20;
 /// A longer upload waits for the server's `100 Continue`, as curl does.
 const SENT_AT_ONCE_BYTES: u64 = 1 << 20;
 /// A head and so much of a body are one write.
 const ONE_WRITE_BYTES: u64 = 64 << 10;
+/// Downloads are counted after this part of the time that is measured.
+const WARM_UP: f64 = 0.5;
 /// How long a client waits that was answered 503.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Requests that are sent at once where the answers are counted as records.
@@ -180,9 +182,10 @@ impl Target {
             let work = &work;
             let threads: Vec<_> = lines.into_iter().map(|line| scope.spawn(move || work(line))).collect();
             barrier.wait();
-            let begin = Instant::now();
+            thread::sleep(duration.mul_f64(WARM_UP));
+            let (begin, before) = (Instant::now(), count.load(Ordering::Relaxed));
             thread::sleep(duration);
-            let rate = count.load(Ordering::Relaxed) as f64 / begin.elapsed().as_secs_f64();
+            let rate = (count.load(Ordering::Relaxed) - before) as f64 / begin.elapsed().as_secs_f64();
             is_over.store(true, Ordering::Relaxed);
             for socket in &sockets {
                 // An error means that the server has closed it.

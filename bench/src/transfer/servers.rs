@@ -143,6 +143,11 @@ impl Place {
         self.folder.file("share")
     }
 
+    /// Removes the disk of a queue that does not run: there is no space for those of all.
+    pub fn remove_disk(&self, contestant: &Contestant) -> Result<()> {
+        std::fs::remove_file(self.disk(contestant)).context("there is no disk")
+    }
+
     fn disk(&self, contestant: &Contestant) -> PathBuf {
         self.folder.file(&format!("{}-{}.img", contestant.name(), contestant.line()))
     }

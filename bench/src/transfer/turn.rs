@@ -36,6 +36,8 @@ pub struct Plan<'a> {
     /// Whether items are compared that take long.
     pub compares_long: bool,
     pub is_short: bool,
+    /// Whether each turn of a queue has a new disk.
+    pub has_new_disk: bool,
 }
 
 impl Plan<'_> {
@@ -63,6 +65,9 @@ impl Plan<'_> {
                 let full = || handshakes(address, || Ok(config.clone()), HandshakeKind::Full, self.handshake);
                 turn.push((HANDSHAKES.to_owned(), place.inside(full)?));
             }
+        }
+        if self.has_new_disk && self.contestant.is_queue() && !turn.is_empty() {
+            place.remove_disk(self.contestant)?;
         }
         Ok(turn)
     }
