@@ -82,8 +82,8 @@ fn a_row_of_a_process_or_a_thread_selects_its_samples() {
     browser.prefer("dark");
     browser.click("#threads-tab");
     picture(&mut browser, "threads-dark");
-    // The address has the choice, some time after it was made.
-    browser.wait_for("location.hash === '#tracks=4.5&table=threads'");
+    // The address has the choice some time after it was made, its parts in the order in which they were chosen.
+    browser.wait_for("['#tracks=4.5&table=threads', '#table=threads&tracks=4.5'].includes(location.hash)");
     let hash = browser.eval("location.hash");
     browser.assert_quiet();
     let Some(mut browser) = Browser::open_at(&glass_profiler_report::html(&profile()), hash.as_str().unwrap()) else {
