@@ -2,13 +2,15 @@
 //!
 //! An upload reserves room for its whole length when it starts, so that items are in few pieces. Room that it has not filled
 //! can be taken back: an upload that needs room takes it from the reservations of others, but leaves each as much as it
-//! has filled already, and at least [`AHEAD_BLOCKS`]. So an announcement alone occupies no space.
+//! has filled already, and at least [`AHEAD_BLOCKS`]. So an announcement alone occupies no space. One that has announced its length, has filled
+//! [`KEPT_BLOCKS`] and goes on ([`Allocator::pace`]) keeps all: on a full disk each newcomer would otherwise take what an earlier one lacks later.
 
 use crate::format::{BLOCK_BYTES, EXTENTS_MAX, Extent};
-use crate::limits::CHUNK_BYTES;
+use crate::limits::{CHUNK_BYTES, KEPT_BYTES, PACE_TIME, SLOW_BYTES, SLOW_TIME};
 use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use core::cell::RefCell;
+use glasshouse::Instant;
 
 /// Free blocks and free index entries of a queue. Clones share them.
 #[derive(Clone)]
@@ -24,6 +26,8 @@ struct Free {
     /// The blocks of open uploads, by number.
     reservations: BTreeMap<u64, Reserved>,
     reservations_made: u64,
+    /// When [`Allocator::pace`] looked at the reservations last.
+    paced: Option<Instant>,
 }
 
 /// Blocks of an open upload, in the order in which they are filled.
@@ -31,10 +35,26 @@ struct Reserved {
     extents: [Extent; EXTENTS_MAX],
     /// Blocks that were given out to be filled.
     used: u64,
+    /// Its length is known, so that it wants no more than it has reserved.
+    is_announced: bool,
+    pace: Pace,
+}
+
+/// How fast a reservation is filled.
+#[derive(Clone, Copy)]
+enum Pace {
+    /// Not known yet.
+    New,
+    /// Since there were so many used blocks.
+    Fast(u64),
+    Slow(u64),
 }
 
 /// Blocks ahead of its data that an upload always keeps: one chunk.
 const AHEAD_BLOCKS: u64 = (CHUNK_BYTES / BLOCK_BYTES) as u64;
+
+/// See [`KEPT_BYTES`].
+const KEPT_BLOCKS: u64 = KEPT_BYTES / BLOCK_BYTES as u64;
 
 /// Why a reservation failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +70,7 @@ impl Allocator {
     pub(crate) fn new(free: impl IntoIterator<Item = Extent>, entries: usize) -> Allocator {
         let runs: BTreeMap<u32, u32> = free.into_iter().map(|run| (run.start, run.blocks)).collect();
         let blocks = runs.values().map(|&blocks| u64::from(blocks)).sum();
-        let free = Free { runs, blocks, entries, reservations: BTreeMap::new(), reservations_made: 0 };
+        let free = Free { runs, blocks, entries, reservations: BTreeMap::new(), reservations_made: 0, paced: None };
         Allocator { free: Rc::new(RefCell::new(free)) }
     }
 
@@ -83,7 +103,27 @@ impl Allocator {
                 free.find(wanted).map_err(|_| refused)?
             }
         };
-        Ok(self.hold(&mut free, extents))
+        Ok(self.hold(&mut free, extents, true))
+    }
+
+    /// Notes which uploads are being filled as fast as a client has to that keeps its slot while others wait. To be called before room is
+    /// reserved; does something once in [`PACE_TIME`] at most.
+    pub(crate) fn pace(&self, now: Instant) {
+        let mut free = self.free.borrow_mut();
+        let elapsed = now - *free.paced.get_or_insert(now);
+        if elapsed < PACE_TIME {
+            return;
+        }
+        free.paced = Some(now);
+        let bytes = u128::from(SLOW_BYTES) * elapsed.as_millis() / SLOW_TIME.as_millis();
+        let blocks = (bytes / BLOCK_BYTES as u128) as u64;
+        for reserved in free.reservations.values_mut() {
+            let used = reserved.used;
+            reserved.pace = match reserved.pace {
+                Pace::Fast(before) | Pace::Slow(before) if used.saturating_sub(before) < blocks => Pace::Slow(used),
+                _ => Pace::Fast(used),
+            };
+        }
     }
 
     /// Reserves room for an upload of unknown length: the longest run, `blocks_max` blocks at most. The
@@ -98,15 +138,15 @@ impl Allocator {
         if let Some(run) = free.longest_run() {
             extents[0] = Extent { start: run.start, blocks: u64::from(run.blocks).min(blocks_max) as u32 };
         }
-        Ok(self.hold(&mut free, extents))
+        Ok(self.hold(&mut free, extents, false))
     }
 
-    fn hold(&self, free: &mut Free, extents: [Extent; EXTENTS_MAX]) -> Reservation {
+    fn hold(&self, free: &mut Free, extents: [Extent; EXTENTS_MAX], is_announced: bool) -> Reservation {
         for extent in extents.iter().filter(|extent| extent.blocks > 0) {
             assert!(free.carve(*extent), "{extent:?} was found free");
         }
         free.entries -= 1;
-        self.number(free, Reserved { extents, used: 0 })
+        self.number(free, Reserved { is_announced, ..Reserved::new(extents, 0) })
     }
 
     fn number(&self, free: &mut Free, reserved: Reserved) -> Reservation {
@@ -125,7 +165,7 @@ impl Allocator {
     pub(crate) fn reserve_exactly(&self, extents: [Extent; EXTENTS_MAX]) -> Option<Reservation> {
         let mut free = self.free.borrow_mut();
         let used = extents.iter().map(|extent| u64::from(extent.blocks)).sum();
-        free.take(&extents).then(|| self.number(&mut free, Reserved { extents, used }))
+        free.take(&extents).then(|| self.number(&mut free, Reserved::new(extents, used)))
     }
 
     /// An index entry without blocks; `None` if all are taken.
@@ -170,9 +210,9 @@ impl Reservation {
     /// The first `blocks` of those given out.
     pub(crate) fn first(&self, blocks: u64) -> [Extent; EXTENTS_MAX] {
         let free = self.allocator.free.borrow();
-        let Reserved { extents, used } = free.reservations[&self.number];
+        let Reserved { extents, used, .. } = free.reservations[&self.number];
         assert!(blocks <= used, "{blocks} blocks of {used}");
-        let mut first = Reserved { extents, used };
+        let mut first = Reserved::new(extents, used);
         first.cut(blocks);
         first.extents
     }
@@ -208,12 +248,20 @@ impl Drop for Reservation {
 }
 
 impl Reserved {
+    /// One of an upload whose length is not known.
+    fn new(extents: [Extent; EXTENTS_MAX], used: u64) -> Reserved {
+        Reserved { extents, used, is_announced: false, pace: Pace::New }
+    }
+
     fn blocks(&self) -> u64 {
         self.extents.iter().map(|extent| u64::from(extent.blocks)).sum()
     }
 
     /// Blocks that others may take.
     fn idle_blocks(&self) -> u64 {
+        if self.is_announced && self.used >= KEPT_BLOCKS && !matches!(self.pace, Pace::Slow(_)) {
+            return 0;
+        }
         self.blocks().saturating_sub(self.used + self.used.max(AHEAD_BLOCKS))
     }
 
@@ -322,6 +370,13 @@ impl Free {
         let count = reserved.extents.iter().take_while(|extent| extent.blocks > 0).count();
         let end = count.checked_sub(1).map(|last| reserved.extents[last].end());
         let lacking = blocks_wanted.min(AHEAD_BLOCKS).saturating_sub(self.blocks);
+        if reserved.is_announced {
+            // With a part of it alone the upload would fail later, after more was sent.
+            let others = self.reservations.iter().filter(|(other, _)| **other != number);
+            if self.blocks + others.map(|(_, other)| other.idle_blocks()).sum::<u64>() < blocks_wanted {
+                return Err(Refused::Blocks);
+            }
+        }
         self.share_out(Some(number));
         self.reclaim(lacking, Some(number));
         let behind = end

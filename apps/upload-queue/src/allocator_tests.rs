@@ -108,6 +108,40 @@ fn what_was_announced_and_not_filled_goes_to_others() {
 }
 
 #[test]
+fn who_goes_on_keeps_what_it_has_announced() {
+    let allocator = Allocator::new([Extent { start: 0, blocks: 1000 }], 10);
+    let at = |secs: u64| Instant(secs * 1_000_000_000);
+    let mut first = allocator.reserve(900).unwrap();
+    assert_eq!(first.next(64, 900).map(|extent| extent.blocks), Ok(64));
+    assert!(allocator.reserve(100).is_ok());
+    assert_eq!(allocator.reserve(101).err(), Some(Refused::Blocks));
+    // 64 KiB in a second are 160 blocks in ten; what was filled before it was seen does not count.
+    [0, 10].into_iter().for_each(|secs| allocator.pace(at(secs)));
+    assert_eq!(first.next(160, 836).map(|extent| extent.blocks), Ok(160));
+    [19, 20].into_iter().for_each(|secs| allocator.pace(at(secs)));
+    assert_eq!(allocator.reserve(101).err(), Some(Refused::Blocks));
+    first.next(159, 676).unwrap();
+    allocator.pace(at(30));
+    assert!(allocator.reserve(101).is_ok());
+    first.next(160, 517).unwrap();
+    allocator.pace(at(40));
+    assert_eq!(allocator.reserve(101 + 100).err(), Some(Refused::Blocks));
+}
+
+#[test]
+fn who_cannot_have_all_that_it_announced_ends_at_once() {
+    let allocator = Allocator::new([Extent { start: 0, blocks: 1000 }], 10);
+    let mut first = allocator.reserve(1000).unwrap();
+    let others = [600, 300].map(|blocks| allocator.take(blocks).unwrap());
+    assert_eq!(first.next(200, 1000).map(|extent| extent.blocks), Ok(100));
+    let [long, short] = others;
+    drop(short);
+    assert_eq!(first.next(1, 900), Err(Refused::Blocks));
+    drop(long);
+    assert_eq!(first.next(1, 900).map(|extent| extent.blocks), Ok(1));
+}
+
+#[test]
 fn an_upload_grows_in_as_many_pieces_as_an_entry_names() {
     let allocator = Allocator::new([Extent { start: 0, blocks: 1000 }], 10);
     let mut upload = allocator.reserve_some(10).unwrap();

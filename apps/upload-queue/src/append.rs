@@ -85,8 +85,9 @@ impl<P: Platform> Queue<P> {
             let charge = self.charge(holder, announced.length.unwrap_or(0))?;
             let slot = self.take_slot(&self.uploads, client).await.ok_or_else(|| busy("Too many uploads"))?;
             let (expires, deadline_secs) = self.deadline();
-            let begun =
-                self.items.store()?.begin(self.new_name(), announced.length, self.item_bytes_max, deadline_secs);
+            let store = self.items.store()?;
+            store.pace(self.platform.now());
+            let begun = store.begin(self.new_name(), announced.length, self.item_bytes_max, deadline_secs);
             let mut upload = begun.await.map_err(|error| self.failed(&error))?;
             upload.set_charge(charge);
             let known = upload.resumable().expect("it was begun as one").clone();

@@ -317,7 +317,15 @@ impl<P: Platform> Items<P> {
     }
 
     /// Starts an upload of `length` bytes, or of `length_max` bytes at most if the length is unknown.
-    pub(crate) fn upload(&self, length: Option<u64>, length_max: u64) -> Result<ItemUpload<P>, StoreError> {
+    pub(crate) fn upload(
+        &self,
+        length: Option<u64>,
+        length_max: u64,
+        now: Instant,
+    ) -> Result<ItemUpload<P>, StoreError> {
+        if let Items::Disk(disk) = self {
+            disk.store.pace(now);
+        }
         match (self, length) {
             (Items::Disk(disk), Some(length)) => disk.store.upload(length).map(ItemUpload::Disk),
             (Items::Disk(disk), None) => disk.store.upload_of_unknown_length(length_max).map(ItemUpload::Disk),

@@ -50,7 +50,7 @@ impl<P: Platform> Queue<P> {
         let Some(slot) = self.take_slot(slots, client).await else {
             return busy("Too many uploads").send(connection).await;
         };
-        let mut upload = match self.items.upload(length, self.item_bytes_max) {
+        let mut upload = match self.items.upload(length, self.item_bytes_max, self.platform.now()) {
             Ok(upload) => upload,
             Err(error) => return self.fail(connection, error).await,
         };

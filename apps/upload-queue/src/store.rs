@@ -21,7 +21,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::pin::Pin;
-use glasshouse::Block;
+use glasshouse::{Block, Instant};
 use glasshouse::future::{Either, select};
 use glasshouse::sync::{Notified, Notify};
 use xxhash_rust::xxh3::Xxh3;
@@ -180,6 +180,11 @@ impl<B: Block> Store<B> {
     /// Starts an upload whose length will be known at its end, `length_max` bytes at most.
     pub fn upload_of_unknown_length(&self, length_max: u64) -> Result<Upload<B>, StoreError> {
         Ok(Upload::new(self.clone(), self.reserve_some(length_max)?, None, length_max))
+    }
+
+    /// Notes how fast uploads are: one that goes on keeps the space that it has announced. To be called before an upload starts.
+    pub fn pace(&self, now: Instant) {
+        self.inner.allocator.pace(now);
     }
 
     /// Space for `length` bytes.

@@ -141,7 +141,8 @@ fn uploads_that_were_abandoned_keep_their_places_until_the_disk_has_written_them
         let in_flight = CHUNK_BYTES * CHUNKS_PER_TRANSFER;
         for number in 0..3 * UPLOADS_MAX as u64 {
             let mut peer = client.connect().await;
-            peer.send(put_head(40_000_000)).await;
+            // All that have a place have space, too.
+            peer.send(put_head(6_000_000)).await;
             // One that gets no place is not read.
             let sent = async {
                 peer.send(content(number, in_flight)).await;

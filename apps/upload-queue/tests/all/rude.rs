@@ -283,6 +283,33 @@ fn one_client_that_announces_all_space_takes_none_from_others() {
 }
 
 #[test]
+fn an_upload_that_goes_on_keeps_its_space_and_one_that_stands_still_does_not() {
+    let mut site = Site::new(27, 4 * MIB, &[]);
+    site.run(async move |client| {
+        let data = content(0, 3_000_000);
+        let mut steady = client.connect().await;
+        steady.send(put_head(data.len())).await;
+        for part in data.chunks(300_000) {
+            steady.send(part.to_vec()).await;
+            client.node.sleep(Duration::from_secs(3)).await;
+            // Each newcomer would take what this one lacks at its end.
+            assert_eq!(client.put(&content(1, 2_000_000)).await.status, 507);
+        }
+        assert_eq!(steady.reply().await.status, 200);
+        client.delete(&client.get().await).await;
+        let mut stands = client.connect().await;
+        stands.send(put_head(data.len())).await;
+        stands.send(data[..300_000].to_vec()).await;
+        let mut answers = Vec::new();
+        for _ in 0..3 {
+            client.node.sleep(Duration::from_secs(9)).await;
+            answers.push(client.put(&content(2, 2_000_000)).await.status);
+        }
+        assert_eq!(answers, [507, 507, 200]);
+    });
+}
+
+#[test]
 fn a_burst_of_connections_beyond_the_bound_delays_nobody() {
     let mut site = Site::new(30, MIB, &[]);
     let remote = site.client().remote;
