@@ -21,9 +21,9 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::pin::Pin;
-use glasshouse::{Block, Instant};
 use glasshouse::future::{Either, select};
 use glasshouse::sync::{Notified, Notify};
+use glasshouse::{Block, Instant};
 use xxhash_rust::xxh3::Xxh3;
 
 /// A durable first-in first-out queue of items on a [`Block`]. Clones are handles to the same queue.
