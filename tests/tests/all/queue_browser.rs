@@ -1,4 +1,4 @@
-//! The upload queue and a browser: a page of another origin uploads by tus-js-client, in a headless Chromium.
+//! The upload queue and a browser: pages of another origin upload by tus-js-client and by Uppy, in a headless Chromium.
 
 use crate::tls::is_installed;
 use glass_tests::folder::Folder;
@@ -9,10 +9,10 @@ use glass_tests::programs::{self, CHROMIUM};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 mod process {
     use super::*;
@@ -20,6 +20,11 @@ mod process {
     #[test]
     fn a_page_of_an_allowed_origin_uploads_and_others_do_not() {
         glass_tests::limit::within(Duration::from_secs(300), super::pages_upload);
+    }
+
+    #[test]
+    fn uppy_uploads_pauses_and_resumes() {
+        glass_tests::limit::within(Duration::from_secs(300), super::uppy_uploads);
     }
 }
 
@@ -69,7 +74,7 @@ fn answer(stream: TcpStream, page: &str, script: &[u8], reported: &Sender<String
     }
     let (kind, body) = match start.split(' ').nth(1)? {
         "/" => ("text/html", page.as_bytes()),
-        "/tus.js" => ("text/javascript", script),
+        "/client.js" => ("text/javascript", script),
         "/report" => {
             let mut body = vec![0; length];
             reader.read_exact(&mut body).ok()?;
@@ -85,17 +90,26 @@ fn answer(stream: TcpStream, page: &str, script: &[u8], reported: &Sender<String
     (&stream).write_all(&[head.as_bytes(), body].concat()).ok()
 }
 
-/// Uploads, interrupts itself once and resumes; then reports, with an answer to a request that it may not read.
-fn page(endpoint: &str) -> String {
+/// A page that runs the client's script, then this one.
+fn page(script: &str) -> String {
     format!(
-        r#"<!doctype html><meta charset="utf-8"><script src="/tus.js"></script><script>
+        r#"<!doctype html><meta charset="utf-8"><script src="/client.js"></script><script>
 const bytes = new Uint8Array({BYTES}).map((_, place) => place * 7 % 251);
 const report = (text) => fetch('/report', {{ method: 'POST', body: text }});
+const headers = {{ Authorization: 'Bearer {TOKEN}' }};
 let interrupted = false;
+{script}
+</script>"#
+    )
+}
+
+/// Uploads, interrupts itself once and resumes; then reports, with an answer to a request that it may not read.
+fn page_of_tus(endpoint: &str) -> String {
+    page(&format!(
+        r#"
 function begin(uploadUrl) {{
   const upload = new tus.Upload(new Blob([bytes]), {{
-    endpoint: '{endpoint}', uploadUrl, chunkSize: 1000000, retryDelays: null,
-    headers: {{ Authorization: 'Bearer {TOKEN}' }}, metadata: {{ filename: 'page' }},
+    endpoint: '{endpoint}', uploadUrl, chunkSize: 1000000, retryDelays: null, headers, metadata: {{ filename: 'page' }},
     onError: (error) => report('error: ' + error),
     onChunkComplete: (size, sent) => {{
       if (!interrupted && sent < bytes.length) {{
@@ -108,9 +122,28 @@ function begin(uploadUrl) {{
   }});
   upload.start();
 }}
-begin(null);
-</script>"#
-    )
+begin(null);"#
+    ))
+}
+
+/// Uploads with Uppy, which is paused once and continues. What is reported has the items that Uppy takes for uploaded.
+fn page_of_uppy(endpoint: &str) -> String {
+    page(&format!(
+        r#"
+const uppy = new Uppy.Uppy().use(Uppy.Tus, {{ endpoint: '{endpoint}', chunkSize: 1000000, headers }});
+uppy.on('upload-progress', (file, progress) => {{
+  if (!interrupted && progress.bytesUploaded >= 1000000) {{
+    interrupted = true;
+    uppy.pauseResume(file.id);
+    setTimeout(() => uppy.pauseResume(file.id), 100);
+  }}
+}});
+uppy.on('error', (error) => report('error: ' + error));
+uppy.on('complete', (result) =>
+  report((interrupted ? 'resumed ' : 'at once ') + result.successful.length + ' ' + result.failed.length));
+uppy.addFile({{ name: 'page', type: 'application/octet-stream', data: new Blob([bytes]) }});
+uppy.upload();"#
+    ))
 }
 
 fn browser(folder: &Folder, address: &str) -> Process {
@@ -124,46 +157,87 @@ fn browser(folder: &Folder, address: &str) -> Process {
     Process::spawn(&mut chromium, &folder.file("browser.log")).unwrap()
 }
 
-fn pages_upload() {
-    let list = programs::root().join("tests/tests/all/queue_uploads");
-    let script = match npm::modules(&list) {
-        Ok(modules) => modules.join("tus-js-client/dist/tus.min.js"),
-        Err(reason) => return programs::skip(&format!("tus-js-client: {reason:#}")),
-    };
-    if !is_installed("chromium", "--version") || !is_installed("curl", "--version") {
-        return;
+/// A script of the packages; `None` after printing why the browser has none.
+fn script(path: &str) -> Option<PathBuf> {
+    match npm::modules(&programs::root().join("tests/tests/all/queue_uploads")) {
+        Ok(modules) if is_installed("chromium", "--version") && is_installed("curl", "--version") => {
+            Some(modules.join(path))
+        }
+        Ok(_) => None,
+        Err(reason) => {
+            programs::skip(&format!("{path}: {reason:#}"));
+            None
+        }
     }
-    let Some(program) = programs::built("upload-queue") else { return };
-    let (folder, port) = (Folder::new("queue-browser").unwrap(), free_port().unwrap());
-    let endpoint = format!("http://127.0.0.1:{port}/uploader");
-    let allowed = Site::start(&page(&endpoint), &script);
-    let other = Site::start(&page(&endpoint), &script);
-    fs::write(folder.file("tokens"), format!("admin page {TOKEN_HASH}\n")).unwrap();
-    let settings =
-        format!("port = {port}\ntokens = \"tokens\"\ncors-origin = [\"https://a.example\", \"{}\"]\n", allowed.origin);
-    fs::write(folder.file("queue.toml"), settings).unwrap();
-    let mut command = Command::new(program);
-    command.arg("--disk").arg(folder.file("queue.img")).args(["--disk-size", "64M", "--share"]).arg(folder.path());
-    command.args(["--", "--config", "queue.toml"]);
-    let mut queue = Process::spawn(&mut command, &folder.file("log")).unwrap();
-    queue.wait_for_text("upload-queue: listening", START_LIMIT, || {});
+}
 
-    let result = |site: &Site| {
-        let _browser = browser(&folder, &site.origin);
-        let end = Instant::now() + BROWSER_LIMIT;
-        let said = site.reports.recv_timeout(end - Instant::now());
-        said.unwrap_or_else(|_| {
-            panic!("no report: {}{}", queue.output(), fs::read_to_string(folder.file("browser.log")).unwrap())
+/// A queue that pages of one origin may use.
+struct Open {
+    folder: Folder,
+    process: Process,
+    port: u16,
+}
+
+impl Open {
+    fn start(folder: Folder, port: u16, origin: &str) -> Option<Open> {
+        fs::write(folder.file("tokens"), format!("admin page {TOKEN_HASH}\n")).unwrap();
+        let settings =
+            format!("port = {port}\ntokens = \"tokens\"\ncors-origin = [\"https://a.example\", \"{origin}\"]\n");
+        fs::write(folder.file("queue.toml"), settings).unwrap();
+        let mut command = Command::new(programs::built("upload-queue")?);
+        command.arg("--disk").arg(folder.file("queue.img")).args(["--disk-size", "64M", "--share"]).arg(folder.path());
+        command.args(["--", "--config", "queue.toml"]);
+        let mut process = Process::spawn(&mut command, &folder.file("log")).unwrap();
+        process.wait_for_text("upload-queue: listening", START_LIMIT, || {});
+        Some(Open { folder, process, port })
+    }
+
+    /// What the page of a site reports.
+    fn result(&self, site: &Site) -> String {
+        let _browser = browser(&self.folder, &site.origin);
+        site.reports.recv_timeout(BROWSER_LIMIT).unwrap_or_else(|_| {
+            let said = fs::read_to_string(self.folder.file("browser.log")).unwrap();
+            panic!("no report: {}{said}", self.process.output())
         })
-    };
-    let refused = result(&other);
+    }
+
+    /// Removes the oldest item, which is what pages upload; whether there was one.
+    fn take(&self) -> bool {
+        let curl = |arguments: &[&str]| {
+            let mut command = Command::new("curl");
+            command.args(["--silent", "--fail", "--max-time", "60", "--oauth2-bearer", TOKEN]).args(arguments);
+            let output = command.arg(format!("http://127.0.0.1:{}/downloader?wait=0", self.port)).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            output.stdout
+        };
+        let item = curl(&[]);
+        if item.is_empty() {
+            return false;
+        }
+        let expected: Vec<u8> = (0..BYTES).map(|place| (place * 7 % 251) as u8).collect();
+        assert!(item == expected, "{} bytes", item.len());
+        curl(&["--request", "DELETE", "--header", "If-Match: *"]);
+        true
+    }
+}
+
+fn pages_upload() {
+    let Some(script) = script("tus-js-client/dist/tus.min.js") else { return };
+    let (folder, port) = (Folder::new("queue-browser").unwrap(), free_port().unwrap());
+    let page = page_of_tus(&format!("http://127.0.0.1:{port}/uploader"));
+    let (allowed, other) = (Site::start(&page, &script), Site::start(&page, &script));
+    let Some(queue) = Open::start(folder, port, &allowed.origin) else { return };
+    let refused = queue.result(&other);
     assert!(refused.starts_with("error: "), "a page of another origin: {refused}");
-    assert_eq!(result(&allowed), "resumed");
-    let curl = Command::new("curl")
-        .args(["--silent", "--fail", "--max-time", "60", "--oauth2-bearer", TOKEN])
-        .arg(format!("http://127.0.0.1:{port}/downloader?wait=0"))
-        .output()
-        .unwrap();
-    let expected: Vec<u8> = (0..BYTES).map(|place| (place * 7 % 251) as u8).collect();
-    assert!(curl.status.success() && curl.stdout == expected, "{} bytes", curl.stdout.len());
+    assert_eq!(queue.result(&allowed), "resumed");
+    assert!(queue.take() && !queue.take());
+}
+
+fn uppy_uploads() {
+    let Some(script) = script("uppy/dist/uppy.min.js") else { return };
+    let (folder, port) = (Folder::new("queue-uppy").unwrap(), free_port().unwrap());
+    let site = Site::start(&page_of_uppy(&format!("http://127.0.0.1:{port}/uploader")), &script);
+    let Some(queue) = Open::start(folder, port, &site.origin) else { return };
+    assert_eq!(queue.result(&site), "resumed 1 0");
+    assert!(queue.take() && !queue.take());
 }
