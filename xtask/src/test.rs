@@ -50,7 +50,7 @@ pub struct Options {
     /// Also run the tests on the host that passed and have not changed since; --ci, --long, --repeat and names do so too
     #[arg(long)]
     all: bool,
-    /// Use full sizes and counts: 1 GiB bodies, 50 kills, 10,000 random requests
+    /// Use full sizes and counts: 1 GiB bodies, 1,000 kills, 10,000 random requests
     #[arg(long)]
     long: bool,
 }
