@@ -20,14 +20,16 @@ const UPLOADER_HASH: &str = "3ba3f5f43b92602683c19aee62a20342b084dd5971ddd33808d
 const CONSUMER: &str = "cccccccccccccccccccccccccccccccc";
 const CONSUMER_HASH: &str = "cd93782b7fb95559de14f738b65988af85d41dc1565f7c7d1ed2d035665b519c";
 
-struct Queue {
-    process: Process,
-    port: u16,
-    share: Folder,
+/// A queue with TLS, and its folder.
+pub struct Queue {
+    pub process: Process,
+    pub port: u16,
+    pub share: Folder,
 }
 
 impl Queue {
-    fn start(world: World, arguments: &[&str]) -> Option<Queue> {
+    /// A queue with options of `glass run` and arguments of its own; `None` after printing why it cannot run here.
+    pub fn start(world: World, options: &[&str], arguments: &[&str]) -> Option<Queue> {
         let (share, port) = (Folder::new("queue-tls").unwrap(), free_port().unwrap());
         fs::copy(data("server.pem"), share.file("chain.pem")).unwrap();
         fs::copy(data("server.key"), share.file("key.pem")).unwrap();
@@ -35,7 +37,7 @@ impl Queue {
         fs::write(share.file("tokens"), tokens).unwrap();
         let disk = format!("--disk={}", share.file("queue.img").display());
         let (forward, own_port) = (format!("{port}:8080"), port.to_string());
-        let (mut options, mut service) = (vec![&*disk, "--disk-size=64M"], vec!["--port"]);
+        let (mut options, mut service) = ([&[&*disk], options].concat(), vec!["--port"]);
         if world == World::Process {
             service.push(&own_port);
         } else {
@@ -71,7 +73,7 @@ pub fn strangers_get_nothing_and_others_what_they_may(world: World) {
     if !is_installed("curl", "--version") {
         return;
     }
-    let Some(queue) = Queue::start(world, &["--tokens", "tokens"]) else { return };
+    let Some(queue) = Queue::start(world, &["--disk-size=64M"], &["--tokens", "tokens"]) else { return };
     let (sent, file) = (vec![7; 3_000_000], queue.share.file("sent"));
     fs::write(&file, &sent).unwrap();
     let upload = ["--upload-file", file.to_str().unwrap()];

@@ -1,7 +1,7 @@
 //! HTTPS as a process and as a VM, with the clients and servers of others: OpenSSL, rustls, Go and Node both ways, curl, nginx, and two scanners
 //! that look for older versions.
 
-mod rustls_peer;
+pub mod rustls_peer;
 
 use glass_tests::folder::Folder;
 use glass_tests::port::free_port;

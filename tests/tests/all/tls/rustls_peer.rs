@@ -27,8 +27,11 @@ fn connected(stream: TcpStream) -> TcpStream {
     stream
 }
 
-/// Bytes of the body of `https://localhost:PORT/PATH`, whose certificate `roots` has to have issued.
-pub fn get(port: u16, path: &str, roots: &Path) -> usize {
+/// A connection of our clients.
+pub type Line = StreamOwned<ClientConnection, TcpStream>;
+
+/// What clients have that trust the issuer in `roots`. Connections that share it continue each other's sessions.
+pub fn client(roots: &Path) -> Arc<ClientConfig> {
     let mut store = RootCertStore::empty();
     assert_eq!(store.add_parsable_certificates(certificates(roots)), (1, 0));
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -36,8 +39,18 @@ pub fn get(port: u16, path: &str, roots: &Path) -> usize {
         .unwrap()
         .with_root_certificates(store)
         .with_no_client_auth();
-    let session = ClientConnection::new(Arc::new(config), ServerName::try_from("localhost").unwrap()).unwrap();
-    let mut stream = StreamOwned::new(session, connected(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap()));
+    Arc::new(config)
+}
+
+/// A connection to `localhost`. The handshake happens with the first read or write.
+pub fn connect(port: u16, config: &Arc<ClientConfig>) -> std::io::Result<Line> {
+    let session = ClientConnection::new(config.clone(), ServerName::try_from("localhost").unwrap()).unwrap();
+    Ok(StreamOwned::new(session, connected(TcpStream::connect((Ipv4Addr::LOCALHOST, port))?)))
+}
+
+/// Bytes of the body of `https://localhost:PORT/PATH`, whose certificate `roots` has to have issued.
+pub fn get(port: u16, path: &str, roots: &Path) -> usize {
+    let mut stream = connect(port, &client(roots)).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
     let mut response = Vec::new();
     // It fails if the server does not announce the end.
