@@ -25,6 +25,10 @@ const QEMU_ARM: Package = Package {
     purpose: "running services as VMs with an AArch64 processor",
 };
 const CURL: Package = Package { program: "curl", package: "curl", purpose: "HTTP requests by a real client" };
+const WGET: Package = Package { program: "wget", package: "wget", purpose: "HTTP requests by another real client" };
+const SSLSCAN: Package =
+    Package { program: "sslscan", package: "sslscan", purpose: "a look for older versions of TLS and their ciphers" };
+const TESTSSL: Package = Package { program: "testssl", package: "testssl.sh", purpose: "the same by another program" };
 const CHROMIUM: Package = Package { program: "chromium", package: "chromium", purpose: "reports in a real browser" };
 const NGINX: Package =
     Package { program: "nginx", package: "nginx-light", purpose: "a server for clients, and a peer of benchmarks" };
@@ -91,10 +95,10 @@ pub const FOR_AARCH64: &[Package] = &[GCC_ARM, LIBC_ARM, QEMU_USER];
 /// What `cargo xtask test` needs.
 pub const FOR_TEST: &[Package] = &[
     QEMU, QEMU_ARM, CURL, CHROMIUM, GCC, MUSL, GO, NODE, NPM, PIP, BABELTRACE, DWZ, MKFS_FAT, MCOPY, NGINX, APACHE,
-    HAPROXY, GCC_ARM, LIBC_ARM, QEMU_USER,
+    HAPROXY, WGET, SSLSCAN, GCC_ARM, LIBC_ARM, QEMU_USER,
 ];
 /// What it also needs with `--long`.
-pub const FOR_TEST_LONG: &[Package] = &[PERF];
+pub const FOR_TEST_LONG: &[Package] = &[PERF, TESTSSL];
 /// What `cargo xtask package --try` needs.
 pub const FOR_PACKAGE: &[Package] = &[MMDEBSTRAP, GCC];
 /// What `cargo xtask lab` needs.
