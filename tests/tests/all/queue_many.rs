@@ -8,10 +8,11 @@ use glass_tests::content::Content;
 use glass_tests::limit::{SetOnDrop, say};
 use glass_tests::programs;
 use glass_tests::queue::World;
+use rustls::ClientConfig;
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 // 64 GiB by both ways take half an hour on a quiet machine.
@@ -49,8 +50,14 @@ impl Head {
 }
 
 impl Client {
-    fn connect(port: u16, config: &std::sync::Arc<rustls::ClientConfig>) -> io::Result<Client> {
-        Ok(Client { line: BufReader::with_capacity(PIECE_BYTES, rustls_peer::connect(port, config)?) })
+    /// A connection after its handshake. One at a time: QEMU's user network has room for one that it has not accepted, and others wait for
+    /// seconds until the kernel tries again.
+    fn connect(port: u16, config: &Arc<ClientConfig>) -> io::Result<Client> {
+        static CONNECTING: Mutex<()> = Mutex::new(());
+        let _alone = CONNECTING.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut line = rustls_peer::connect(port, config)?;
+        line.conn.complete_io(&mut line.sock)?;
+        Ok(Client { line: BufReader::with_capacity(PIECE_BYTES, line) })
     }
 
     /// Sends the head of a request, with `fields` that each end their line.
@@ -169,6 +176,16 @@ fn take(client: &mut Client, wait_secs: u64, contents: &HashMap<Vec<u8>, Content
     Some(key)
 }
 
+/// Bytes of uploads that the queue has received, also of those that were refused later.
+fn received_bytes(client: &mut Client) -> u64 {
+    client.send("GET /metrics", "").unwrap();
+    let head = client.head().unwrap();
+    let mut text = String::new();
+    (&mut client.line).take(head.length()).read_to_string(&mut text).unwrap();
+    let count = text.lines().find_map(|line| line.strip_prefix("glass_queue_received_bytes_total "));
+    count.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("{text}"))
+}
+
 pub fn more_uploads_than_there_is_room_for_arrive_once(world: World) {
     let item_mib = programs::number("GLASS_ITEM_MIB", if programs::is_long() { 1024 } else { 2 });
     let (length_bytes, disk_mib) = (item_mib << 20, 8 * item_mib);
@@ -181,7 +198,7 @@ pub fn more_uploads_than_there_is_room_for_arrive_once(world: World) {
     let (answers, has_failed) = (Mutex::<BTreeMap<String, u64>>::default(), AtomicBool::new(false));
     let count = |answer: &str| answers.lock().unwrap().get(answer).copied().unwrap_or(0);
     let uploader = |content| upload(content, connect, &answers, &has_failed);
-    let (uploader, begin) = (&uploader, Instant::now());
+    let (uploader, begin, mut received_mib) = (&uploader, Instant::now(), 0);
     std::thread::scope(|scope| {
         let _failed = SetOnDrop(&has_failed);
         let uploads: Vec<_> = contents.iter().map(|&content| scope.spawn(move || uploader(content))).collect();
@@ -207,10 +224,11 @@ pub fn more_uploads_than_there_is_room_for_arrive_once(world: World) {
             std::thread::sleep(Duration::from_millis(50));
         }
         assert!(take(&mut consumer, 0, &by_key).is_none(), "an item arrives twice");
+        received_mib = received_bytes(&mut consumer) >> 20;
     });
     let seconds = begin.elapsed().as_secs_f64();
     let answers = answers.into_inner().unwrap();
     say(&format!(
-        "{CLIENTS} uploads of {item_mib} MiB through a disk of {disk_mib} MiB: {seconds:.0} s; answers {answers:?}"
+        "{CLIENTS} uploads of {item_mib} MiB through a disk of {disk_mib} MiB: {seconds:.0} s, {received_mib} MiB received; answers {answers:?}"
     ));
 }
