@@ -19,7 +19,7 @@ use glass_tests::{programs, vsock};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Turns of each contestant.
 const ROUNDS: usize = 5;
@@ -203,7 +203,14 @@ fn vm(world: World, kind: &str, near: &Namespace, site: &Path, folder: &Folder) 
             place = Place::Vsock(socket, VSOCK_PORT);
         }
     }
-    let process = Process::spawn(&mut command, &folder.file("server.log"))?;
+    let mut process = Process::spawn(&mut command, &folder.file("server.log"))?;
+    // `vhost-device-vsock` 0.3.0 waits for itself for ever now and then if a client connects before the guest has its rings.
+    let end = Instant::now() + LIMIT;
+    while kind == "vsock" && !process.output().contains("listening on vsock") {
+        let is_late = process.ended().is_some() || Instant::now() > end;
+        ensure!(!is_late, "web-server does not start on {world}: {}", process.output());
+        std::thread::sleep(Duration::from_millis(10));
+    }
     Ok((process, Contestant::new(format!("{world}.{kind}"), place)))
 }
 
