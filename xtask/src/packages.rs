@@ -27,7 +27,7 @@ const QEMU_ARM: Package = Package {
 const CURL: Package = Package { program: "curl", package: "curl", purpose: "HTTP requests by a real client" };
 const WGET: Package = Package { program: "wget", package: "wget", purpose: "HTTP requests by another real client" };
 const SSLSCAN: Package =
-    Package { program: "sslscan", package: "sslscan", purpose: "a look for older versions of TLS and their ciphers" };
+    Package { program: "sslscan", package: "sslscan", purpose: "a scan for older versions of TLS and their ciphers" };
 const TESTSSL: Package = Package { program: "testssl", package: "testssl.sh", purpose: "the same by another program" };
 const CHROMIUM: Package = Package { program: "chromium", package: "chromium", purpose: "reports in a real browser" };
 const NGINX: Package =

@@ -3,7 +3,7 @@
 //! An upload reserves room for its whole length when it starts, so that items are in few pieces. Room that it has not filled
 //! can be taken back: an upload that needs room takes it from the reservations of others, but leaves each as much as it
 //! has filled already, and at least [`AHEAD_BLOCKS`]. So an announcement alone occupies no space. One that has announced its length, has filled
-//! [`KEPT_BLOCKS`] and goes on ([`Allocator::pace`]) keeps all: on a full disk each newcomer would otherwise take what an earlier one lacks later.
+//! [`KEPT_BLOCKS`] and continues fast enough ([`Allocator::pace`]) keeps all: on a full disk each newcomer would otherwise take what an earlier one lacks later.
 
 use crate::format::{BLOCK_BYTES, EXTENTS_MAX, Extent};
 use crate::limits::{CHUNK_BYTES, KEPT_BYTES, PACE_TIME, SLOW_BYTES, SLOW_TIME};

@@ -80,10 +80,10 @@ pub const SLOW_TIME: Duration = Duration::from_secs(2);
 /// See [`SLOW_TIME`]: 64 KiB a second, half a megabit.
 pub const SLOW_BYTES: u64 = 128 * 1024;
 
-/// An upload that has sent so many bytes, and goes on as fast as [`SLOW_BYTES`] in [`SLOW_TIME`], keeps the space of its whole length.
+/// An upload that has sent so many bytes, and continues as fast as [`SLOW_BYTES`] in [`SLOW_TIME`], keeps the space of its whole length.
 pub const KEPT_BYTES: u64 = 256 * 1024;
 
-/// How often uploads are looked at for [`KEPT_BYTES`]: one that stands still keeps its space for twice as long, while others want it.
+/// How often uploads are looked at for [`KEPT_BYTES`]: one that pauses keeps its space for twice as long, while others want it.
 pub const PACE_TIME: Duration = Duration::from_secs(10);
 
 /// The uploads, or the downloads, that may be in progress.

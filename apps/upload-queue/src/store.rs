@@ -182,7 +182,7 @@ impl<B: Block> Store<B> {
         Ok(Upload::new(self.clone(), self.reserve_some(length_max)?, None, length_max))
     }
 
-    /// Notes how fast uploads are: one that goes on keeps the space that it has announced. To be called before an upload starts.
+    /// Notes how fast uploads are: one that continues keeps the space that it has announced. To be called before an upload starts.
     pub fn pace(&self, now: Instant) {
         self.inner.allocator.pace(now);
     }

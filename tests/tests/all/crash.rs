@@ -204,7 +204,7 @@ fn drain_and_check(address: SocketAddr, items: &Items, seeds: &AtomicU64) -> usi
     found.len() - 1
 }
 
-/// Kills of a process or a VM: with `--long` 1,000 in all worlds.
+/// Kills of a process or a VM: with `--long` 1,000 on all platforms.
 fn rounds(world: World) -> u64 {
     let long = if world == World::Tcg { 200 } else { 400 };
     programs::number("GLASS_KILL_ROUNDS", if programs::is_long() { long } else { 5 })

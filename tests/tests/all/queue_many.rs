@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 glass_tests::in_worlds!(kvm Kvm: more_uploads_than_there_is_room_for_arrive_once within 7200;);
 
 const CLIENTS: u64 = 64;
-/// Of a client that was refused, as `Retry-After` says.
+/// Of a client that was refused, by `Retry-After`.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long all of it may take.
 const PATIENCE: Duration = Duration::from_secs(7000);
@@ -112,7 +112,7 @@ impl Client {
                 break;
             }
             if let Err(error) = self.line.get_mut().write_all(&piece[..count]) {
-                // The server may have said why it wants no more.
+                // The server may have sent the reason why it wants no more.
                 return self.answer().map_err(|_| error);
             }
         }
