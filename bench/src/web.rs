@@ -204,7 +204,7 @@ fn vm(world: World, kind: &str, near: &Namespace, site: &Path, folder: &Folder) 
         }
     }
     let mut process = Process::spawn(&mut command, &folder.file("server.log"))?;
-    // `vhost-device-vsock` 0.3.0 waits for itself for ever now and then if a client connects before the guest has its rings.
+    // `vhost-device-vsock` 0.3.0 waits for itself forever now and then if a client connects before the guest has its rings.
     let end = Instant::now() + LIMIT;
     while kind == "vsock" && !process.output().contains("listening on vsock") {
         let is_late = process.ended().is_some() || Instant::now() > end;
