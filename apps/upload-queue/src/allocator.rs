@@ -197,8 +197,10 @@ impl Reservation {
     /// The next blocks to fill, `blocks_max` at most and in one piece. `blocks_wanted` is the total of missing blocks.
     pub(crate) fn next(&mut self, blocks_max: u32, blocks_wanted: u64) -> Result<Extent, Refused> {
         let mut free = self.allocator.free.borrow_mut();
-        if free.reservations[&self.number].rest().is_none() {
-            free.grow(self.number, blocks_wanted)?;
+        let reserved = &free.reservations[&self.number];
+        let ahead = reserved.blocks() - reserved.used;
+        if ahead == 0 || (reserved.is_announced && ahead < blocks_wanted) {
+            free.grow(self.number, blocks_wanted - ahead)?;
         }
         let reserved = free.reservations.get_mut(&self.number).expect("it is there as long as its holder");
         let rest = reserved.rest().ok_or(Refused::Blocks)?;
@@ -366,32 +368,47 @@ impl Free {
     /// Gives a full reservation more room, `blocks_wanted` at most: after its end if that is free, otherwise in the
     /// longest run.
     fn grow(&mut self, number: u64, blocks_wanted: u64) -> Result<(), Refused> {
+        if self.reservations[&number].is_announced {
+            return self.grow_whole(number, blocks_wanted);
+        }
+        let lacking = blocks_wanted.min(AHEAD_BLOCKS).saturating_sub(self.blocks);
+        self.share_out(Some(number));
+        self.reclaim(lacking, Some(number));
+        self.extend(number, blocks_wanted).map(drop)
+    }
+
+    /// Gives a reservation all that was taken from it: with a part alone its upload would fail later, after more was sent.
+    fn grow_whole(&mut self, number: u64, blocks_wanted: u64) -> Result<(), Refused> {
+        let others = self.reservations.iter().filter(|(other, _)| **other != number);
+        if self.blocks + others.map(|(_, other)| other.idle_blocks()).sum::<u64>() < blocks_wanted {
+            return Err(Refused::Blocks);
+        }
+        self.reclaim(blocks_wanted.saturating_sub(self.blocks), Some(number));
+        let mut left = blocks_wanted;
+        while left > 0 {
+            left -= self.extend(number, left)?;
+        }
+        Ok(())
+    }
+
+    /// Adds blocks at the end of a reservation, at most so many: after its end if that is free, otherwise in the longest run. Returns how many.
+    fn extend(&mut self, number: u64, blocks_max: u64) -> Result<u64, Refused> {
         let reserved = &self.reservations[&number];
         let count = reserved.extents.iter().take_while(|extent| extent.blocks > 0).count();
         let end = count.checked_sub(1).map(|last| reserved.extents[last].end());
-        let lacking = blocks_wanted.min(AHEAD_BLOCKS).saturating_sub(self.blocks);
-        if reserved.is_announced {
-            // With a part of it alone the upload would fail later, after more was sent.
-            let others = self.reservations.iter().filter(|(other, _)| **other != number);
-            if self.blocks + others.map(|(_, other)| other.idle_blocks()).sum::<u64>() < blocks_wanted {
-                return Err(Refused::Blocks);
-            }
-        }
-        self.share_out(Some(number));
-        self.reclaim(lacking, Some(number));
         let behind = end
             .and_then(|end| u32::try_from(end).ok())
             .and_then(|start| self.runs.get(&start).map(|&blocks| Extent { start, blocks }));
         let run = behind.or_else(|| if count < EXTENTS_MAX { self.longest_run() } else { None });
         let run = run.ok_or(Refused::Blocks)?;
-        let taken = Extent { start: run.start, blocks: u64::from(run.blocks).min(blocks_wanted) as u32 };
+        let taken = Extent { start: run.start, blocks: u64::from(run.blocks).min(blocks_max) as u32 };
         assert!(self.carve(taken), "{taken:?} was found free");
         let reserved = self.reservations.get_mut(&number).expect("it was there above");
         match behind {
             Some(_) => reserved.extents[count - 1].blocks += taken.blocks,
             None => reserved.extents[count] = taken,
         }
-        Ok(())
+        Ok(u64::from(taken.blocks))
     }
 
     /// Takes an entry and exactly these blocks; false when they are not all free.

@@ -91,7 +91,7 @@ fn pieces_cover_an_item_and_never_cross_an_extent() {
 #[test]
 fn what_was_announced_and_not_filled_goes_to_others() {
     let allocator = Allocator::new([Extent { start: 0, blocks: 1000 }], 10);
-    let mut greedy = allocator.reserve(1000).unwrap();
+    let mut greedy = allocator.reserve_some(1000).unwrap();
     assert_eq!(greedy.next(32, 1000), Ok(Extent { start: 0, blocks: 32 }));
     // 32 blocks are filled, and as many ahead of them stay.
     assert_eq!(allocator.reserve(937).err(), Some(Refused::Blocks));
@@ -132,13 +132,29 @@ fn who_goes_on_keeps_what_it_has_announced() {
 fn who_cannot_have_all_that_it_announced_ends_at_once() {
     let allocator = Allocator::new([Extent { start: 0, blocks: 1000 }], 10);
     let mut first = allocator.reserve(1000).unwrap();
-    let others = [600, 300].map(|blocks| allocator.take(blocks).unwrap());
-    assert_eq!(first.next(200, 1000).map(|extent| extent.blocks), Ok(100));
-    let [long, short] = others;
+    let [long, short] = [600, 300].map(|blocks| allocator.take(blocks).unwrap());
+    // 100 blocks are left, and 300 more soon.
+    assert_eq!(first.next(1, 1000), Err(Refused::Blocks));
     drop(short);
-    assert_eq!(first.next(1, 900), Err(Refused::Blocks));
+    assert_eq!(first.next(1, 1000), Err(Refused::Blocks));
     drop(long);
-    assert_eq!(first.next(1, 900).map(|extent| extent.blocks), Ok(1));
+    assert_eq!(first.next(64, 1000), Ok(Extent { start: 0, blocks: 64 }));
+    assert_eq!(allocator.reserve(1).err(), Some(Refused::Blocks));
+}
+
+#[test]
+fn of_two_that_take_from_each_other_one_gets_all() {
+    let allocator = Allocator::new([Extent { start: 0, blocks: 1300 }], 10);
+    let [mut first, mut second] = [1000, 900].map(|blocks| allocator.reserve(blocks).unwrap());
+    // The second one has taken 600 blocks of the first, which takes them back.
+    assert_eq!(first.next(64, 1000).map(|extent| extent.blocks), Ok(64));
+    assert_eq!(second.next(64, 900), Err(Refused::Blocks));
+    drop(second);
+    let (mut filled, mut third) = (64, allocator.reserve(300).unwrap());
+    while filled < 1000 {
+        filled += u64::from(first.next(64, 1000 - filled).unwrap().blocks);
+    }
+    assert_eq!(third.next(300, 300).map(|extent| extent.blocks), Ok(300));
 }
 
 #[test]
