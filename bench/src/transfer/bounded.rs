@@ -4,6 +4,7 @@ use super::clients::{Content, Protocol, Target, upload};
 use super::line::{Line, request};
 use anyhow::{Context, Result, anyhow, ensure};
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, OnceLock};
@@ -87,7 +88,12 @@ impl Target {
             if let Protocol::Files { folder, are_flushed: true } = &self.protocol {
                 let bodies = bodies.context("the server has no folder for uploads in progress")?;
                 for file in std::fs::read_dir(bodies)?.chain(std::fs::read_dir(folder)?) {
-                    File::open(file?.path())?.sync_all()?;
+                    match File::open(file?.path()) {
+                        Ok(file) => file.sync_all()?,
+                        // The server has removed what a connection that was cut off has left.
+                        Err(error) if error.kind() == ErrorKind::NotFound => {}
+                        Err(error) => return Err(error.into()),
+                    }
                 }
             }
             Ok(Bounded { bytes: sent.load(Ordering::Relaxed), time: begin.elapsed() })

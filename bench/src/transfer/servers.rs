@@ -17,6 +17,7 @@ use glass_tests::queue::World;
 use rustls::ClientConfig;
 use rustls::client::Resumption;
 use std::cell::Cell;
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -319,7 +320,11 @@ impl Server {
             let path = file?.path();
             // Of tusd an item has two.
             if path.file_stem().is_none_or(|stem| stem != kept) {
-                std::fs::remove_file(path)?;
+                match std::fs::remove_file(path) {
+                    // The server was faster.
+                    Err(error) if error.kind() == ErrorKind::NotFound => {}
+                    result => result?,
+                }
             }
         }
         Ok(())
