@@ -23,7 +23,7 @@ const COPIES: u16 = 64;
 const COPIES_LONG: u16 = 1000;
 const CONNECTIONS: usize = 10;
 /// What the clocks of a busy host may be apart.
-const LATE: Duration = Duration::from_secs(30);
+const LATE: Duration = Duration::from_secs(5);
 
 /// What `apps/faults/src/copied.rs` reports.
 #[derive(Debug)]

@@ -11,8 +11,8 @@ use glass_profiler_guests::backends::gdbstub::QemuVm;
 use glass_profiler_guests::find::{Found, Vm, by_pid};
 use glass_profiler_guests::{Guest, GuestError, KnownVm, SocketAddress, VmSettings};
 
-/// The longest that any of these may take on a loaded host: one wait for an answer, two with a detach, are 10 s.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest that any of these may take: one wait for an answer, two with a detach.
+const PATIENCE: Duration = Duration::from_secs(13);
 
 const TARGET: &str = concat!(
     "l<target><reg name=\"rbp\" bitsize=\"64\"/><reg name=\"rsp\" bitsize=\"64\"/>",
