@@ -92,9 +92,9 @@ pub fn lock(file: &File, access: Access) -> Result<(), Refused> {
     for permission in NOT_SHARED {
         lock_shared(file, NOT_SHARED_BASE + permission)?;
     }
-    check(file, access)?;
-    // Older versions of this platform take only this lock.
     unless_ending(|| {
+        check_now(file, access)?;
+        // Older versions of this platform take only this lock.
         let flock = if access == Access::Write { file.try_lock() } else { file.try_lock_shared() };
         flock.map_err(|error| match error {
             TryLockError::WouldBlock => Refused::InUse(owner(file)),
