@@ -71,12 +71,18 @@ pub fn configuration(resumption: Resumption) -> Result<ClientConfig> {
 
 /// A connection after its handshake. A server that makes no progress for 20 s is an error.
 pub fn connect(address: SocketAddr, config: &Arc<ClientConfig>) -> Result<(TcpStream, ClientConnection)> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE).context("cannot connect")?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    stream.set_nodelay(true)?;
+    let mut stream = connect_tcp(address, PATIENCE)?;
     let tls = greet(&mut stream, config)?;
     Ok((stream, tls))
+}
+
+/// A connection before its handshake, if it has one. No wait on it is longer than `patience`.
+pub fn connect_tcp(address: SocketAddr, patience: Duration) -> Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&address, patience).context("cannot connect")?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 /// The handshake of a connection.

@@ -1,7 +1,7 @@
 //! Uploads that are too many to be kept: they are ended after so many bytes.
 
 use super::clients::{Content, Protocol, Target, upload};
-use super::line::{Line, request};
+use super::line::{Line, cut_off};
 use anyhow::{Context, Result, anyhow, ensure};
 use std::fs::File;
 use std::io::ErrorKind;
@@ -51,14 +51,9 @@ impl Target {
                 // Others may be at this point, too: the first one counts.
                 end.get_or_init(|| (Instant::now(), whole));
                 is_over.store(true, Ordering::Relaxed);
-                for socket in &sockets {
-                    // An error means that the server has closed it.
-                    let _ = socket.shutdown(std::net::Shutdown::Both);
-                }
+                cut_off(&sockets);
             } else if whole > ITEMS_KEPT * content.bytes() {
-                line.send(request("DELETE", "/downloader", "If-Match: *\r\n").as_bytes())?;
-                let head = line.head()?;
-                let text = line.text(&head)?;
+                let (head, text) = line.ask("DELETE", "/downloader", "If-Match: *\r\n")?;
                 ensure!(head.status == 200, "DELETE was answered {}: {text}", head.status);
             }
             Ok(())

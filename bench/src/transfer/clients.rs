@@ -1,6 +1,6 @@
 //! Clients that upload and download items at once, by the protocol of each server, and their rates.
 
-use super::line::{Address, Line, request};
+use super::line::{Address, Line, cut_off, request};
 use crate::block::Body;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use std::fs::File;
@@ -88,9 +88,7 @@ impl Target {
             Protocol::Tus => {
                 let fields =
                     format!("Tus-Resumable: 1.0.0\r\nUpload-Length: {}\r\nContent-Length: 0\r\n", content.bytes());
-                line.send(request("POST", "/files/", &fields).as_bytes())?;
-                let head = line.head()?;
-                let text = line.text(&head)?;
+                let (head, text) = line.ask("POST", "/files/", &fields)?;
                 ensure!(head.status == 201, "POST was answered {}: {text}", head.status);
                 let path = head.location.context("the upload has no location")?;
                 let fields =
@@ -187,10 +185,7 @@ impl Target {
             thread::sleep(duration);
             let rate = (count.load(Ordering::Relaxed) - before) as f64 / begin.elapsed().as_secs_f64();
             is_over.store(true, Ordering::Relaxed);
-            for socket in &sockets {
-                // An error means that the server has closed it.
-                let _ = socket.shutdown(std::net::Shutdown::Both);
-            }
+            cut_off(&sockets);
             for thread in threads {
                 thread.join().map_err(|_| anyhow!("a client panicked"))??;
             }

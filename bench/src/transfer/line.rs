@@ -1,10 +1,10 @@
 //! A client's connection to a server of items, with or without TLS, which costs less than the server: no more of HTTP than the measurements need.
 
-use crate::tls::client::greet;
+use crate::tls::client::{connect_tcp, greet};
 use anyhow::{Context, Result, bail, ensure};
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,10 +77,7 @@ impl Line {
 
     /// No wait on it is longer than `patience`.
     pub fn connect_within(address: &Address, patience: Duration) -> Result<Line> {
-        let mut stream = TcpStream::connect_timeout(&address.socket, patience).context("cannot connect")?;
-        stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
-        stream.set_nodelay(true)?;
+        let mut stream = connect_tcp(address.socket, patience)?;
         let stream = match &address.tls {
             None => Stream::Plain(stream),
             Some(config) => {
@@ -168,11 +165,17 @@ impl Line {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// A request without a body, whose answer is a text with a status of 2xx.
-    pub fn request(&mut self, method: &str, path: &str) -> Result<String> {
-        self.send(request(method, path, "").as_bytes())?;
+    /// A request without a body, with these further fields; returns its answer, which is a text.
+    pub fn ask(&mut self, method: &str, path: &str, fields: &str) -> Result<(Head, String)> {
+        self.send(request(method, path, fields).as_bytes())?;
         let head = self.head()?;
         let text = self.text(&head)?;
+        Ok((head, text))
+    }
+
+    /// A request without a body, whose answer is a text with a status of 2xx.
+    pub fn request(&mut self, method: &str, path: &str) -> Result<String> {
+        let (head, text) = self.ask(method, path, "")?;
         ensure!((200..300).contains(&head.status), "{method} {path} was answered {}: {text}", head.status);
         Ok(text)
     }
@@ -187,6 +190,14 @@ impl Line {
             bail!("the server closed the connection");
         }
         Ok(count)
+    }
+}
+
+/// Ends connections that other threads use.
+pub fn cut_off(sockets: &[TcpStream]) {
+    for socket in sockets {
+        // An error means that the server has closed it.
+        let _ = socket.shutdown(Shutdown::Both);
     }
 }
 

@@ -37,6 +37,7 @@ const CHAIN: &str = "chain.pem";
 const KEY: &str = "key.pem";
 
 /// Who is measured.
+#[derive(Clone)]
 pub enum Kind {
     Queue(World),
     /// The queue as a process over NATS JetStream, whose program this is.
@@ -59,15 +60,8 @@ pub struct Contestant {
 pub fn contestants(outcome: &mut Outcome) -> Vec<Contestant> {
     let mut kinds: Vec<Kind> = outcome.available([World::Process, World::Kvm]).into_iter().map(Kind::Queue).collect();
     kinds.extend([false, true].map(|are_flushed| Kind::Nginx { are_flushed }));
-    let mut contestants = Vec::new();
-    for kind in kinds {
-        let again = match &kind {
-            Kind::Queue(world) => Kind::Queue(*world),
-            Kind::Nginx { are_flushed } => Kind::Nginx { are_flushed: *are_flushed },
-            Kind::Nats(_) | Kind::Tusd(_) => continue,
-        };
-        contestants.extend([Contestant { kind, is_tls: false }, Contestant { kind: again, is_tls: true }]);
-    }
+    let both = |kind: Kind| [false, true].map(|is_tls| Contestant { kind: kind.clone(), is_tls });
+    let mut contestants: Vec<Contestant> = kinds.into_iter().flat_map(both).collect();
     let mut add = |kind: Option<Kind>, skipped| match kind {
         Some(kind) => contestants.push(Contestant { kind, is_tls: false }),
         None => outcome.note(skipped),
@@ -301,9 +295,7 @@ impl Server {
     pub fn remove_all(&self) -> Result<()> {
         let mut line = Line::connect(&self.target.address)?;
         loop {
-            line.send(request("DELETE", "/downloader", "If-Match: *\r\n").as_bytes())?;
-            let head = line.head()?;
-            let text = line.text(&head)?;
+            let (head, text) = line.ask("DELETE", "/downloader", "If-Match: *\r\n")?;
             match head.status {
                 200 => {}
                 // There is none.
