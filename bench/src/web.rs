@@ -11,6 +11,7 @@ use crate::peers::nginx::{self, Nginx};
 use crate::run::Run;
 use crate::statistics::{Summary, turn};
 use anyhow::{Context, Result, ensure};
+use glass_tests::fat;
 use glass_tests::folder::Folder;
 use glass_tests::netns::{self, Namespace};
 use glass_tests::process::Process;
@@ -18,7 +19,6 @@ use glass_tests::queue::World;
 use glass_tests::{programs, vsock};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Turns of each contestant.
@@ -87,8 +87,6 @@ pub const PARTS: [Part; 6] = [
     ("tcg-disk", |outcome, run| measure(outcome, run, World::Tcg, DISK)),
 ];
 const DISK: &str = "disk";
-/// KiB of the disk with the files.
-const DISK_KIB: &str = "66000";
 
 /// Measures one part beside its peers; those that this machine lacks are left out with a note.
 fn measure(outcome: &mut Outcome, run: &Run, world: World, kind: &str) -> Result<()> {
@@ -164,22 +162,6 @@ fn make_site(folder: &Folder) -> Result<std::path::PathBuf> {
     Ok(site)
 }
 
-/// Makes a disk with the files.
-fn make_disk(site: &Path, disk: &Path) -> Result<()> {
-    let mut entries = vec![Path::new("::").to_owned()];
-    for (name, _) in FILES {
-        entries.insert(0, site.join(name));
-    }
-    for command in [
-        Command::new("mkfs.fat").args(["-F", "32", "-C"]).arg(disk).arg(DISK_KIB),
-        Command::new("mcopy").arg("-i").arg(disk).args(entries),
-    ] {
-        let output = command.output().with_context(|| format!("{command:?}: install dosfstools and mtools"))?;
-        ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    }
-    Ok(())
-}
-
 /// Boots `web-server` with a TAP device of its own: with its files on a disk, or by virtio-fs and also with vsock.
 fn vm(world: World, kind: &str, near: &Namespace, site: &Path, folder: &Folder) -> Result<(Process, Contestant)> {
     let [host, guest] = [1, 2].map(|number| Ipv4Addr::new(10, 77, 1, number));
@@ -192,7 +174,8 @@ fn vm(world: World, kind: &str, near: &Namespace, site: &Path, folder: &Folder) 
     let mut place = Place::Tcp((guest, PORT).into());
     if kind == DISK {
         let disk = folder.file("disk.img");
-        make_disk(site, &disk)?;
+        let files = FILES.map(|(name, _)| site.join(name));
+        ensure!(fat::make(&disk, &files)?, "{}", fat::NOT_INSTALLED);
         command.arg("--disk").arg(disk).args(service).arg("--disk");
     } else {
         let socket = folder.file("vsock");

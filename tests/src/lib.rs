@@ -12,6 +12,7 @@ pub mod content;
 pub mod crates;
 pub mod elf_bomb;
 pub mod emulated;
+pub mod fat;
 pub mod folder;
 pub mod go;
 pub mod guide;

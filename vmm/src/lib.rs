@@ -34,6 +34,8 @@ pub struct Machine {
     pub cores: u8,
     /// A file or block device that is its disk.
     pub disk: Option<(PathBuf, DiskOptions)>,
+    /// The same with the files of its service, which it cannot change: its second disk.
+    pub files_disk: Option<PathBuf>,
     /// What is behind its network card.
     pub network: Network,
     /// The address of the card.

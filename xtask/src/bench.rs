@@ -53,6 +53,7 @@ pub fn run(options: &Options) -> Result<()> {
     packages::ensure(match name {
         "perf" => packages::FOR_BENCH_PERF,
         "mpi" => packages::FOR_BENCH_MPI,
+        "queue" => packages::FOR_BENCH_QUEUE,
         "network" => packages::FOR_BENCH_NETWORK,
         "disk" | "store" | "console" | "cores" => packages::FOR_BENCH_DISK,
         "xen" => packages::FOR_BENCH_XEN,

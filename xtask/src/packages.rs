@@ -109,6 +109,8 @@ pub const FOR_DEMO_VM: &[Package] = &[QEMU, CURL];
 pub const FOR_DEMO_LINUX: &[Package] = &[CURL];
 /// What `cargo xtask bench` needs.
 pub const FOR_BENCH: &[Package] = &[QEMU, IP, NGINX, GDB, GCC, VALGRIND];
+/// What `cargo xtask bench queue` needs.
+pub const FOR_BENCH_QUEUE: &[Package] = &[QEMU, IP, NGINX, MKFS_FAT, MCOPY];
 /// What `cargo xtask bench mpi` needs.
 pub const FOR_BENCH_MPI: &[Package] = &[QEMU, GCC, MUSL];
 

@@ -1,6 +1,7 @@
 //! Whether a request may do what it wants: its token, and the role of who holds it.
 
 use crate::account::Accounts;
+use crate::operator::OperatorFiles;
 use crate::problem::Problem;
 use crate::reload::{Reload, read_file};
 use crate::tokens::{FILE_BYTES_MAX, Grant, Role, Tokens};
@@ -83,7 +84,7 @@ impl Access {
     }
 
     /// Reads the file again whenever it changes, without end. After an error the tokens of before are valid.
-    pub(crate) async fn renew<P: Platform>(self: Rc<Access>, platform: P, mut reload: Reload<P::Files>) {
+    pub(crate) async fn renew<P: Platform>(self: Rc<Access>, platform: P, mut reload: Reload<OperatorFiles<P>>) {
         loop {
             reload.changed(&platform).await;
             match read(reload.files(), &self.path, self.counts_items).await {

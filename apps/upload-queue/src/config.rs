@@ -57,7 +57,7 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    pub(crate) fn of_file(place: String, what: &'static str) -> ConfigError {
+    fn of_file(place: String, what: &'static str) -> ConfigError {
         ConfigError { place, what, is_argument: false }
     }
 

@@ -52,6 +52,7 @@ pub mod limits;
 mod log;
 mod metrics;
 mod open;
+mod operator;
 mod pool;
 mod problem;
 mod put;

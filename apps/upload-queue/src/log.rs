@@ -5,6 +5,7 @@
 use crate::access::Holder;
 use crate::json::push_string;
 use crate::limits::{LOG_AGENT_CHARACTERS, LOG_METHOD_CHARACTERS, LOG_PAUSE, LOG_WAITING_BYTES};
+use crate::operator::OperatorFiles;
 use alloc::borrow::ToOwned;
 use alloc::format;
 use alloc::rc::Rc;
@@ -199,7 +200,11 @@ impl AccessLog {
     }
 
     /// Writes lines into a file, without end. What cannot be written is dropped, and the reason printed once.
-    pub(crate) async fn write_to_file<P: Platform>(self: Rc<AccessLog>, platform: P, mut file: LogFile<P::Files>) {
+    pub(crate) async fn write_to_file<P: Platform>(
+        self: Rc<AccessLog>,
+        platform: P,
+        mut file: LogFile<OperatorFiles<P>>,
+    ) {
         let mut last_error = None;
         loop {
             let batch = self.take(&platform).await;

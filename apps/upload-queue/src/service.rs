@@ -13,6 +13,7 @@ use crate::limits::{
 };
 use crate::log::{self, AccessLog, LogFile};
 use crate::metrics::Traffic;
+use crate::operator::OperatorFiles;
 use crate::reload::Reload;
 use crate::routes::{Client, Queue};
 use crate::scrub::Scrub;
@@ -243,8 +244,8 @@ async fn access_log<P: Platform>(p: &P, path: &str) -> Result<Rc<AccessLog>, Ser
     let spawned = if path == log::CONSOLE {
         p.spawn("access log", log.clone().write_to_console(p.clone()))
     } else {
-        let no_files = || ServeError::AccessLog("start with --share DIRECTORY, in which it is".into());
-        let file = LogFile::open(p.files().ok_or_else(no_files)?, path).await.map_err(ServeError::AccessLog)?;
+        let files = OperatorFiles::open(p).await.map_err(ServeError::AccessLog)?;
+        let file = LogFile::open(files, path).await.map_err(ServeError::AccessLog)?;
         p.spawn("access log", log.clone().write_to_file(p.clone(), file))
     };
     spawned.map_err(ServeError::Spawn)?;
@@ -253,8 +254,8 @@ async fn access_log<P: Platform>(p: &P, path: &str) -> Result<Rc<AccessLog>, Ser
 
 /// Reads the tokens, and has them read again when their file changes.
 async fn tokens<P: Platform>(p: &P, path: &str, counts_items: bool) -> Result<Rc<Access>, ServeError> {
-    let no_files = || ServeError::Tokens("start with --share DIRECTORY, which has their file".into());
-    let reload = Reload::new(p.files().ok_or_else(no_files)?, &[path]).await;
+    let files = OperatorFiles::open(p).await.map_err(ServeError::Tokens)?;
+    let reload = Reload::new(files, &[path]).await;
     let access = Rc::new(Access::open(reload.files(), path, counts_items).await.map_err(ServeError::Tokens)?);
     p.print(format_args!("upload-queue: {} tokens are valid", access.count()));
     p.spawn("tokens", access.clone().renew(p.clone(), reload)).map_err(ServeError::Spawn)?;
@@ -263,9 +264,9 @@ async fn tokens<P: Platform>(p: &P, path: &str, counts_items: bool) -> Result<Rc
 
 /// Reads the identity for TLS, and has it read again when its files change.
 async fn identity<P: Platform>(p: &P, chain: &str, key: &str) -> Result<Rc<Tls<P>>, ServeError> {
-    let no_files =
-        || ServeError::Tls("there are no files for TLS: start with --share DIRECTORY, which has them".into());
-    let mut reload = Reload::new(p.files().ok_or_else(no_files)?, &[chain, key]).await;
+    let no_files = |advice| ServeError::Tls(format!("there are no files for TLS: {advice}"));
+    let files = OperatorFiles::open(p).await.map_err(no_files)?;
+    let mut reload = Reload::new(files, &[chain, key]).await;
     let tls = Rc::new(Tls::open(p, reload.files(), chain, key).await.map_err(ServeError::Tls)?);
     let (renewed, platform) = (tls.clone(), p.clone());
     let renew = async move {

@@ -1,9 +1,11 @@
 //! Settings from the arguments and their file, which is read again when it changes.
 
-use crate::config::{Config, ConfigError, FILE_BYTES_MAX, Given};
+use crate::config::{Config, FILE_BYTES_MAX, Given};
+use crate::operator::OperatorFiles;
 use crate::reload::{Reload, read_file};
 use crate::routes::Queue;
 use crate::service::ServeError;
+use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -17,13 +19,13 @@ pub(crate) struct Settings<F> {
 }
 
 /// Reads the settings. The file, if there is one, is to be read again by [`follow`].
-pub(crate) async fn read<P: Platform>(p: &P) -> Result<(Config, Option<Settings<P::Files>>), ServeError> {
+pub(crate) async fn read<P: Platform>(p: &P) -> Result<(Config, Option<Settings<OperatorFiles<P>>>), ServeError> {
     let args = p.args().to_vec();
     let given = Given::from_args(&args).map_err(ServeError::Config)?;
     let Some(path) = given.config.clone() else { return Ok((given.config().map_err(ServeError::Config)?, None)) };
-    let no_files =
-        || ServeError::Config(ConfigError::of_file(path.clone(), "start with --share DIRECTORY, which has it"));
-    let reload = Reload::new(p.files().ok_or_else(no_files)?, &[&path]).await;
+    let no_files = |advice| ServeError::Settings(format!("{path}: {advice}"));
+    let files = OperatorFiles::open(p).await.map_err(no_files)?;
+    let reload = Reload::new(files, &[path.as_str()]).await;
     let settings = Settings { args, path, reload };
     let config = settings.config().await.map_err(ServeError::Settings)?;
     Ok((config, Some(settings)))
@@ -32,12 +34,16 @@ pub(crate) async fn read<P: Platform>(p: &P) -> Result<(Config, Option<Settings<
 impl<F: Files> Settings<F> {
     async fn config(&self) -> Result<Config, String> {
         let text = read_file(self.reload.files(), &self.path, FILE_BYTES_MAX).await?;
-        Config::from_args_and_file(&self.args, &text).map_err(|error| alloc::format!("{error}"))
+        Config::from_args_and_file(&self.args, &text).map_err(|error| format!("{error}"))
     }
 }
 
 /// Uses what changes in the file, without end, as far as that needs no restart. After an error the settings of before stay.
-pub(crate) async fn follow<P: Platform>(queue: Rc<Queue<P>>, mut settings: Settings<P::Files>, mut now: Config) {
+pub(crate) async fn follow<P: Platform>(
+    queue: Rc<Queue<P>>,
+    mut settings: Settings<OperatorFiles<P>>,
+    mut now: Config,
+) {
     let p = &queue.platform;
     loop {
         settings.reload.changed(p).await;

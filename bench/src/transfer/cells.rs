@@ -153,7 +153,7 @@ fn note(outcome: &mut Outcome) {
         DURATION.as_millis(), BYTES_MAX >> 20, DURATION.as_millis()
     ));
     outcome.note(format!(
-        "each server is in a namespace of its own behind veth, the VM of {MEMORY_MIB} MiB behind TAP: our own VMM without TLS, QEMU with it, because the files of TLS are in --share. All clients have one address, of which the queue takes 6 large transfers at a time"
+        "each server is in a namespace of its own behind veth, the VM of {MEMORY_MIB} MiB behind TAP, by our own VMM. All clients have one address, of which the queue takes 6 large transfers at a time"
     ));
     outcome.note("nginx flushes nothing; nginx_synced: each client flushes its file after the answer. tusd flushes nothing: POST, then PATCH of tus 1.0. nats: a process over NATS JetStream with sync_interval: always");
     outcome.note("flushes_per_put: of 64 clients with 4 KiB; tls_handshakes_s: full ones, of 4 clients");

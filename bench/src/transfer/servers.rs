@@ -8,6 +8,7 @@ use crate::peers::nginx::Nginx;
 use crate::peers::tusd::{self, Tusd};
 use crate::tls::client::configuration;
 use anyhow::{Context, Result, bail, ensure};
+use glass_tests::fat;
 use glass_tests::folder::Folder;
 use glass_tests::nats;
 use glass_tests::netns::{self, Namespace};
@@ -117,6 +118,8 @@ impl Place {
         for (from, to) in [("server.pem", CHAIN), ("server.key", KEY)] {
             std::fs::copy(data.join(from), share.join(to)).with_context(|| format!("cannot copy {from}"))?;
         }
+        let files = [CHAIN, KEY].map(|name| share.join(name));
+        ensure!(fat::make(&folder.file("files.img"), &files)?, "{}", fat::NOT_INSTALLED);
         for is_tls in [false, true] {
             near.tap(tap(is_tls), Ipv4Addr::new(10, 77, net(is_tls), 1))?;
         }
@@ -132,6 +135,11 @@ impl Place {
     /// The client's side of TLS.
     pub fn config(&self) -> Arc<ClientConfig> {
         self.config.clone()
+    }
+
+    /// The same files as in [`Place::share`].
+    fn files_disk(&self) -> PathBuf {
+        self.folder.file("files.img")
     }
 
     fn share(&self) -> PathBuf {
@@ -197,7 +205,7 @@ pub fn start(contestant: &Contestant, place: &Place) -> Result<Option<Server>> {
             command.args(["--ip", &format!("{address}/{}", netns::PREFIX_BITS)]);
             command.arg("--disk").arg(place.disk(contestant)).args(["--disk-size", place.disk_size]);
             if contestant.is_tls {
-                command.arg(format!("--share={}:ro", place.share().display()));
+                command.arg("--files-disk").arg(place.files_disk());
             }
             process = Some(spawn(&mut command, PORT, contestant, &log)?);
         }

@@ -83,7 +83,8 @@ pub struct Config {
     /// Data of a connection that may wait to be sent or acknowledged, at least.
     pub send_bytes: usize,
     /// Memory by which the buffers of all connections together may exceed these sizes. A new one takes half of what is left, so that few
-    /// connections have buffers of up to 4 MiB each way. A buffer takes memory when it is used.
+    /// connections have buffers of up to 4 MiB each way, and one whose buffer is too short for its path takes half again, up to 16 MiB each way. A buffer takes
+    /// memory when it is used.
     pub spare_bytes: usize,
     /// Bytes of datagrams that each of a port's two queues holds.
     pub datagram_bytes: usize,
@@ -112,6 +113,8 @@ const WINDOW_MAX: usize = 65_535 << 14;
 const STEP_BYTES: usize = 64 * KIB;
 /// A buffer is at most so long by spare memory, as Linux's (`tcp_wmem`): a window has to be twice a bandwidth-delay product where segments are lost.
 const SPARE_BUFFER_MAX: usize = 4096 * KIB;
+/// The same of one that was too short, as Linux's (`tcp_rmem`): where much is lost, some is lost twice, and is missing for several round trips.
+const LENGTHENED_BUFFER_MAX: usize = 16 << 20;
 
 impl Config {
     /// Sizes for a machine with `memory_bytes`, of which at most a quarter goes to buffers of 64 KiB for each connection, and a quarter
@@ -145,6 +148,16 @@ impl Config {
         let (least_receive, least_send) = (self.receive_bytes.clamp(1, WINDOW_MAX), self.send_bytes.max(1));
         let (receive, send) = (longest(least_receive), longest(least_send));
         (receive, send, receive - least_receive + send - least_send)
+    }
+
+    /// How long a buffer can become by [`Config::growth`].
+    pub(crate) fn buffer_bytes_max(&self) -> usize {
+        if self.spare_bytes < STEP_BYTES { 0 } else { LENGTHENED_BUFFER_MAX.min(self.spare_bytes) }
+    }
+
+    /// By how much a buffer that is too short becomes longer, if all use `spare_in_use` bytes of spare memory.
+    pub(crate) fn growth(&self, spare_in_use: usize) -> usize {
+        self.spare_bytes.saturating_sub(spare_in_use) / 2 / STEP_BYTES * STEP_BYTES
     }
 
     pub(crate) fn check(&self, mac: EthernetAddress) -> Result<(), ConfigError> {
@@ -237,6 +250,10 @@ mod tests {
         }
         assert!(in_use <= config.spare_bytes, "{in_use}");
         assert_eq!(config.sizes(config.spare_bytes), (64 << 10, 64 << 10, 0));
+        assert_eq!(
+            (config.growth(8 << 20), config.growth(config.spare_bytes), config.buffer_bytes_max()),
+            (4 << 20, 0, 16 << 20)
+        );
         // Sizes that a service has chosen itself are not cut.
         let config = Config { receive_bytes: 4 << 20, spare_bytes: 0, ..config };
         assert_eq!(config.sizes(0), (4 << 20, 64 << 10, 0));

@@ -41,6 +41,7 @@ impl State {
         Settings {
             receive_bytes,
             send_bytes,
+            buffer_bytes_max: self.config.buffer_bytes_max(),
             segment_bytes: u16::try_from(segment_bytes).unwrap_or(u16::MAX),
             congestion: match self.config.congestion {
                 Congestion::None => Kind::None,
@@ -282,7 +283,10 @@ impl State {
     /// otherwise computes its next deadline.
     pub(crate) fn settle(&mut self, id: ConnectionId) {
         let deadline = match self.table.get(id).role {
-            Role::Owned => None,
+            Role::Owned => {
+                self.lengthen(id);
+                None
+            }
             Role::Pending { listener_id } => {
                 if self.settle_pending(id, listener_id) {
                     return;
@@ -300,6 +304,22 @@ impl State {
         let late = self.now + LATE_WAIT;
         let protocol = connection.tcp.next_deadline(self.now).map(|at| if at <= self.now { late } else { at });
         self.table.set_deadline(id, protocol.into_iter().chain(deadline).min());
+    }
+
+    /// Makes buffers longer that are too short for the path, as far as there is spare memory.
+    fn lengthen(&mut self, id: ConnectionId) {
+        let tcp = &mut self.table.get(id).tcp;
+        let is_short = (tcp.is_receive_buffer_short(), tcp.is_send_buffer_short());
+        if is_short == (false, false) {
+            return;
+        }
+        let (receive_most, send_most) = tcp.growth();
+        let mut in_use = self.table.spare_bytes() + self.handshakes.spare_bytes();
+        let receive = if is_short.0 { self.config.growth(in_use).min(receive_most) } else { 0 };
+        in_use += receive;
+        let send = if is_short.1 { self.config.growth(in_use).min(send_most) } else { 0 };
+        self.tcp(id).lengthen(receive, send);
+        self.table.add_spare(id, receive + send);
     }
 
     /// Serves a connection without a stream; returns its next deadline, `None` when it has ended.

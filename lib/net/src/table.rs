@@ -139,6 +139,14 @@ impl Table {
         self.free.push(id);
     }
 
+    /// Adds spare memory to the buffers of a connection.
+    pub(crate) fn add_spare(&mut self, id: ConnectionId, bytes: usize) {
+        if let Some(connection) = &mut self.slots[id] {
+            connection.spare += bytes;
+            self.spare += bytes;
+        }
+    }
+
     /// Notes that a connection has no buffers any more: it is in TIME-WAIT.
     pub(crate) fn return_spare(&mut self, id: ConnectionId) {
         if let Some(connection) = &mut self.slots[id] {
@@ -257,6 +265,7 @@ mod tests {
     fn insert(table: &mut Table, port: u16, spare: usize) -> ConnectionId {
         let settings = Settings {
             receive_bytes: 1,
+            buffer_bytes_max: 0,
             send_bytes: 1,
             segment_bytes: 1460,
             congestion: Kind::NewReno,
@@ -279,6 +288,8 @@ mod tests {
         assert_eq!((table.spare_bytes(), table.len()), (107, 2));
         insert(&mut table, 2, 1);
         assert_eq!((table.spare_bytes(), table.len()), (108, 3));
+        table.add_spare(ids[0], 5);
+        assert_eq!(table.spare_bytes(), 113);
         table.return_spare(ids[0]);
         table.return_spare(ids[0]);
         assert_eq!((table.spare_bytes(), table.len()), (8, 3));

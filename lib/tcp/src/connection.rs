@@ -23,6 +23,8 @@ pub struct Settings {
     pub receive_bytes: usize,
     /// Written data that is not acknowledged, at most.
     pub send_bytes: usize,
+    /// How much [`Connection::lengthen`] may make of either. The window's shift allows for it.
+    pub buffer_bytes_max: usize,
     /// The longest segment that the path of our side passes: the MTU without the headers of IP and TCP.
     pub segment_bytes: u16,
     /// How its rate reacts to loss.
@@ -150,6 +152,13 @@ pub struct Connection {
     pub(crate) rest_until: Instant,
 }
 
+impl Settings {
+    /// The shift of the windows that we announce.
+    pub(crate) fn shift(&self) -> u8 {
+        shift_of(self.receive_bytes.max(self.buffer_bytes_max))
+    }
+}
+
 impl Connection {
     /// Opens one, with our first sequence number; [`Connection::poll_transmit`] has its SYN.
     pub fn connect(now: Instant, initial: u32, settings: Settings) -> Connection {
@@ -181,7 +190,7 @@ impl Connection {
             rtt,
             seed: settings.seed,
         };
-        let shift = if offer.shift.is_some() { shift_of(settings.receive_bytes) } else { 0 };
+        let shift = if offer.shift.is_some() { settings.shift() } else { 0 };
         let ring = Ring::new(settings.receive_bytes);
         Connection {
             settings,
@@ -269,6 +278,30 @@ impl Connection {
     /// Bytes that may be written and not acknowledged.
     pub fn send_limit(&self) -> usize {
         self.sender.ring.limit()
+    }
+
+    /// Whether a longer receive buffer is worth its memory: what has arrived behind missing data takes half of it. Several round trips pass until data is
+    /// retransmitted that was lost twice, and the peer is to send meanwhile.
+    pub fn is_receive_buffer_short(&self) -> bool {
+        self.receiver.is_short()
+    }
+
+    /// Whether a longer send buffer is worth its memory: all of it is in flight, and both windows allow more.
+    pub fn is_send_buffer_short(&self) -> bool {
+        self.is_writable() && self.sender.is_ring_short()
+    }
+
+    /// How many bytes longer both buffers may become: for receiving, and for sending.
+    pub fn growth(&mut self) -> (usize, usize) {
+        let most = self.settings.buffer_bytes_max;
+        (most.saturating_sub(self.receiver.ring().limit()), most.saturating_sub(self.sender.ring.limit()))
+    }
+
+    /// Makes both buffers so many bytes longer, no longer than [`Settings::buffer_bytes_max`].
+    pub fn lengthen(&mut self, receive_bytes: usize, send_bytes: usize) {
+        let (receive_most, send_most) = self.growth();
+        self.receiver.ring().lengthen(receive_bytes.min(receive_most));
+        self.sender.ring.lengthen(send_bytes.min(send_most));
     }
 
     /// Bytes that were written and not acknowledged.

@@ -5,7 +5,6 @@
 use crate::connection::{Connection, Offer, Settings};
 use crate::number::{Numbering, SYN_POSITION};
 use crate::outgoing::{RESEND_AFTER, RESEND_SHIFT_MAX, clock};
-use crate::receiver::shift_of;
 use crate::wire::{Flags, Header, Segment, Timestamps};
 use glass_api::Instant;
 
@@ -53,7 +52,7 @@ impl HalfOpen {
             ..Header::default()
         };
         header.options.segment_bytes = Some(self.settings.segment_bytes);
-        header.options.shift = self.offer.shift.map(|_| shift_of(self.settings.receive_bytes));
+        header.options.shift = self.offer.shift.map(|_| self.settings.shift());
         header.options.sack_permitted = self.offer.has_sack;
         let value = clock(now, self.settings.seed);
         header.options.timestamps = self.offer.timestamps.map(|theirs| Timestamps { value, echo: theirs.value });

@@ -27,6 +27,16 @@ impl Holes {
         self.ranges.is_empty()
     }
 
+    /// How many ranges there are.
+    pub fn count(&self) -> usize {
+        self.ranges.len()
+    }
+
+    /// The end of the last range.
+    pub fn end(&self) -> Option<u64> {
+        self.ranges.last().map(|range| range.end)
+    }
+
     /// Adds a range. Returns whether there was room for it.
     pub fn add(&mut self, start: u64, end: u64) -> bool {
         let first = self.ranges.partition_point(|range| range.end < start);
@@ -73,6 +83,7 @@ impl Holes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::vec;
 
     fn all(holes: &Holes) -> Vec<(u64, u64)> {
         holes.latest_first().collect()
@@ -84,7 +95,7 @@ mod tests {
         for (start, end) in [(10, 20), (30, 40), (50, 60)] {
             assert!(holes.add(start, end));
         }
-        assert_eq!(all(&holes), [(50, 60), (30, 40), (10, 20)]);
+        assert_eq!((all(&holes), holes.end()), (vec![(50, 60), (30, 40), (10, 20)], Some(60)));
         assert!(holes.add(20, 25) && holes.contains(12, 25) && !holes.contains(12, 26));
         assert_eq!(all(&holes), [(10, 25), (50, 60), (30, 40)]);
         assert!(holes.add(22, 55));

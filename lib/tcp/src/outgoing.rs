@@ -2,7 +2,6 @@
 
 use crate::connection::{Connection, End, State};
 use crate::number::SYN_POSITION;
-use crate::receiver::shift_of;
 use crate::transmit::{Lengths, Piece};
 use crate::wire::{Flags, Header, Options, TIMESTAMP_BYTES, Timestamps};
 use core::time::Duration;
@@ -75,7 +74,7 @@ impl Connection {
         let opening = self.opening.as_mut()?;
         opening.sent_at = Some(now);
         opening.tries += 1;
-        let shift = shift_of(self.settings.receive_bytes);
+        let shift = self.settings.shift();
         let window = u16::try_from(self.settings.receive_bytes).unwrap_or(u16::MAX);
         let mut header = Header { seq: self.own.to_wire(SYN_POSITION), flags: Flags::SYN, window, ..Header::default() };
         header.options.segment_bytes = Some(self.settings.segment_bytes);

@@ -106,6 +106,12 @@ impl Receiver {
         self.ring.len()
     }
 
+    /// Whether what has arrived behind missing data takes half of the ring.
+    pub fn is_short(&self) -> bool {
+        let used = |end: u64| self.ring.len() as u64 + (end - self.next);
+        self.holes.end().is_some_and(|end| 2 * used(end) >= self.ring.limit() as u64)
+    }
+
     /// Whether all that the peer sends has arrived.
     pub fn is_finished(&self) -> bool {
         self.end.is_some_and(|end| self.next > end)
@@ -159,11 +165,15 @@ impl Receiver {
             self.out_of_order = self.out_of_order.saturating_add(1);
             // The window of a peer that has lost something is small again.
             self.quick = QUICK_SEGMENTS;
+            let ranges = self.holes.count();
             if self.holes.contains(first, first + count) {
                 self.duplicate.get_or_insert((first, first + count));
+                self.is_urgent = true;
             } else if self.ring.write_at(offset, data) {
                 self.holes.add(first, first + count);
             }
+            // An acknowledgement has few blocks, and may be lost: what it does not report, or nobody receives, is retransmitted for nothing.
+            self.is_urgent |= self.holes.count() > ranges;
             return;
         }
         if !self.ring.write_at(offset, data) {

@@ -40,6 +40,11 @@ impl Ring {
         self.limit
     }
 
+    /// It can have so many bytes more.
+    pub fn lengthen(&mut self, bytes: usize) {
+        self.limit += bytes;
+    }
+
     /// Bytes that still fit.
     pub fn space(&self) -> usize {
         self.limit - self.len
@@ -188,5 +193,9 @@ mod tests {
         assert_eq!((ring.free_piece(9).len(), ring.space()), (4, 4));
         ring.release();
         assert_eq!(ring.allocated(), 10, "it is not empty");
+        ring.lengthen(5000);
+        assert_eq!((ring.space(), ring.write(&[7; 6000]), ring.len(), ring.allocated()), (5004, 5004, 5010, 5010));
+        let mut found = vec![0; 6];
+        assert_eq!((ring.read(&mut found), &found[..]), (6, &[1; 6][..]));
     }
 }

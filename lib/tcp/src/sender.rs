@@ -17,6 +17,9 @@ use alloc::boxed::Box;
 use core::time::Duration;
 use glass_api::Instant;
 
+/// A ring with less space than this part of it is full: the writer fills it again when there is space that is worth it.
+const RING_FULL_PART: usize = 8;
+
 /// What an acknowledgement reports, in positions.
 #[derive(Debug, Clone, Copy)]
 pub struct Acknowledgement<'s> {
@@ -157,6 +160,12 @@ impl Sender {
     /// Bytes that were not sent.
     pub(crate) fn unsent(&self) -> u64 {
         self.data_end().saturating_sub(self.next)
+    }
+
+    /// Whether all that fits in the ring is in flight, and both windows allow more.
+    pub(crate) fn is_ring_short(&self) -> bool {
+        let is_full = self.ring.space() <= self.ring.limit() / RING_FULL_PART;
+        is_full && self.unsent() == 0 && self.in_flight() < self.congestion_window().min(self.window)
     }
 
     /// Whether our FIN was acknowledged.

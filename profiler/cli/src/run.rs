@@ -63,12 +63,16 @@ pub struct Args {
     /// `vsock:PORT`; may be given several times. VMs only.
     #[arg(long, value_name = "HOST[:GUEST]", value_parser = parse_port)]
     port: Vec<Port>,
-    /// Disk 0 of the service, the only one: a raw file or a block device.
+    /// Disk 0 of the service: a raw file or a block device.
     #[arg(long, value_name = "PATH")]
     disk: Option<PathBuf>,
     /// Create the disk file with this size if it does not exist.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "disk")]
     disk_size: Option<u64>,
+    /// Disk 1 of the service, which cannot change it: a raw file or a block device with a FAT file system, on which its files are, such as its certificates. VMs
+    /// only.
+    #[arg(long, value_name = "PATH", requires = "disk")]
+    files_disk: Option<PathBuf>,
     /// Cores of the service: of its VM, or threads of its process.
     #[arg(long, default_value_t = 1, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=CORES_MAX))]
     cores: u32,
@@ -180,6 +184,9 @@ pub fn run(mut args: Args) -> Result<ExitCode> {
     check(&args)?;
     if let Some(disk) = &args.disk {
         disk::prepare(disk, args.disk_size)?;
+    }
+    if let Some(disk) = &args.files_disk {
+        disk::check_files(disk)?;
     }
     if args.xen {
         return xen::write(&args, &program, &name).map(|()| ExitCode::SUCCESS);

@@ -34,6 +34,8 @@ pub struct Args {
     cores: u8,
     /// Disk 0: a raw file or a block device; of copies, the name of a new file for each, with `{}` for its number.
     disk: Option<PathBuf>,
+    /// Disk 1, with files that the VM cannot change.
+    files_disk: Option<PathBuf>,
     /// Past the host's page cache.
     disk_direct: bool,
     /// A log of what the VM writes to its disk, and its greatest length in bytes.
@@ -78,6 +80,7 @@ impl Args {
                 "--memory" => args.memory = number(name, value()?)?,
                 "--cores" => args.cores = number(name, value()?)?,
                 "--disk" => args.disk = Some(value()?.into()),
+                "--files-disk" => args.files_disk = Some(value()?.into()),
                 "--disk-direct" => args.disk_direct = true,
                 "--record-writes" => args.record_writes = Some(value()?.into()),
                 "--record-limit" => args.record_limit = number(name, value()?)?,
@@ -141,6 +144,7 @@ pub fn run(args: Args) -> Result<()> {
         memory_bytes: args.memory,
         cores: args.cores.max(1),
         disk: args.disk.map(|path| (path, options)),
+        files_disk: args.files_disk,
         network: match args.tap {
             Some(name) => Network::Tap(name),
             None if args.user_network => Network::User(UserNetwork { ports: args.port }),

@@ -5,6 +5,7 @@ use crate::buses::AARCH64_MACHINES;
 use crate::faults::{ENDINGS, Ending};
 use crate::{cores, crash, faults, hostile, linux_tasks, oracle, record, service, shutdown, trace};
 use glass_tests::content::Content;
+use glass_tests::fat;
 use glass_tests::folder::Folder;
 use glass_tests::http::Client;
 use glass_tests::limit::within;
@@ -15,7 +16,6 @@ use glass_tests::programs;
 use glass_tests::qemu::Qemu;
 use glass_tests::queue::{Options, Queue, World, answer, on_machine};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -181,8 +181,8 @@ fn the_web_server_serves_a_disk() {
         let folder = Folder::new("web").unwrap();
         let page = Content { seed: 3, length_bytes: 300_001 }.bytes();
         let (file, disk) = (folder.write("page.bin", &page).unwrap(), folder.file("disk"));
-        if !make_file_system(&disk, &file) {
-            return programs::skip("dosfstools or mtools are not installed");
+        if !fat::make(&disk, &[file]).unwrap() {
+            return programs::skip(fat::NOT_INSTALLED);
         }
         let port = free_port().unwrap();
         let mut command = Command::new(glass);
@@ -196,14 +196,6 @@ fn the_web_server_serves_a_disk() {
         assert_eq!(response.status(), 200, "{}", process.output());
         assert!(received == page, "the file came changed");
     });
-}
-
-fn make_file_system(disk: &Path, file: &Path) -> bool {
-    let mut made = Command::new("mkfs.fat");
-    made.args(["-F", "32", "-C"]).arg(disk).arg("100000");
-    let mut copied = Command::new("mcopy");
-    copied.arg("-i").arg(disk).arg(file).arg("::");
-    [made, copied].iter_mut().all(|command| command.output().is_ok_and(|output| output.status.success()))
 }
 
 fn wait_for(address: SocketAddr, process: &Process) {

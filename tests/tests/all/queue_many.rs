@@ -190,7 +190,7 @@ pub fn more_uploads_than_there_is_room_for_arrive_once(world: World) {
     let item_mib = programs::number("GLASS_ITEM_MIB", if programs::is_long() { 1024 } else { 2 });
     let (length_bytes, disk_mib) = (item_mib << 20, 8 * item_mib);
     let disk_size = format!("--disk-size={disk_mib}M");
-    let Some(queue) = Queue::start(world, &["--memory=48", &disk_size], &[]) else { return };
+    let Some(queue) = Queue::start_with_disk(world, &["--memory=48", &disk_size], &[]) else { return };
     let config = rustls_peer::client(&data("root.pem"));
     let connect = || Client::connect(queue.port, &config);
     let contents: Vec<_> = (1..=CLIENTS).map(|seed| Content { seed, length_bytes }).collect();

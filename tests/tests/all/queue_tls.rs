@@ -1,9 +1,11 @@
 //! The upload queue over TLS, as a process and as a VM, with curl.
 
-use crate::tls::{data, is_installed, with_files};
+use crate::tls::{data, is_installed, with_options};
+use glass_tests::fat;
 use glass_tests::folder::Folder;
 use glass_tests::port::free_port;
 use glass_tests::process::Process;
+use glass_tests::programs;
 use glass_tests::queue::World;
 use std::fs;
 use std::process::Command;
@@ -14,6 +16,8 @@ const START_LIMIT: Duration = Duration::from_secs(240);
 glass_tests::in_every_world! {
     strangers_get_nothing_and_others_what_they_may within 300;
 }
+glass_tests::in_worlds!(kvm Kvm: its_files_may_be_on_a_second_disk within 300;);
+glass_tests::in_worlds!(tcg Tcg: its_files_may_be_on_a_second_disk within 300;);
 
 const UPLOADER: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 const UPLOADER_HASH: &str = "3ba3f5f43b92602683c19aee62a20342b084dd5971ddd33808d81a328879a547";
@@ -30,11 +34,35 @@ pub struct Queue {
 impl Queue {
     /// A queue with options of `glass run` and arguments of its own; `None` after printing why it cannot run here.
     pub fn start(world: World, options: &[&str], arguments: &[&str]) -> Option<Queue> {
-        let (share, port) = (Folder::new("queue-tls").unwrap(), free_port().unwrap());
+        let share = Queue::folder();
+        let directory = format!("--share={}", share.path().display());
+        Queue::start_in(share, world, &[&[&*directory], options].concat(), arguments)
+    }
+
+    /// The same with its files on a disk, for a VM.
+    pub fn start_with_disk(world: World, options: &[&str], arguments: &[&str]) -> Option<Queue> {
+        let share = Queue::folder();
+        let disk = share.file("files.img");
+        if !fat::make(&disk, &["chain.pem", "key.pem", "tokens"].map(|name| share.file(name))).unwrap() {
+            programs::skip(fat::NOT_INSTALLED);
+            return None;
+        }
+        let disk = format!("--files-disk={}", disk.display());
+        Queue::start_in(share, world, &[&[&*disk], options].concat(), arguments)
+    }
+
+    /// The files.
+    fn folder() -> Folder {
+        let share = Folder::new("queue-tls").unwrap();
         fs::copy(data("server.pem"), share.file("chain.pem")).unwrap();
         fs::copy(data("server.key"), share.file("key.pem")).unwrap();
         let tokens = format!("uploader alice {UPLOADER_HASH} bytes=4M\nconsumer bob {CONSUMER_HASH}\n");
         fs::write(share.file("tokens"), tokens).unwrap();
+        share
+    }
+
+    fn start_in(share: Folder, world: World, options: &[&str], arguments: &[&str]) -> Option<Queue> {
+        let port = free_port().unwrap();
         let disk = format!("--disk={}", share.file("queue.img").display());
         let (forward, own_port) = (format!("{port}:8080"), port.to_string());
         let (mut options, mut service) = ([&[&*disk], options].concat(), vec!["--port"]);
@@ -46,7 +74,7 @@ impl Queue {
         }
         service.extend(["--tls-chain", "chain.pem", "--tls-key", "key.pem"]);
         service.extend(arguments);
-        let mut command = with_files("upload-queue", world, &share, &options, &service)?;
+        let mut command = with_options("upload-queue", world, &options, &service)?;
         let mut process = Process::spawn(&mut command, &share.file("log")).unwrap();
         let end = Instant::now() + START_LIMIT;
         while !process.output().contains("upload-queue: listening") {
@@ -105,4 +133,19 @@ pub fn strangers_get_nothing_and_others_what_they_may(world: World) {
         .unwrap();
     assert!(!plain.status.success() && plain.stdout.is_empty(), "{plain:?}");
     assert!(!queue.process.output().contains("warning: there is no TLS"), "{}", queue.process.output());
+}
+
+pub fn its_files_may_be_on_a_second_disk(world: World) {
+    if !is_installed("curl", "--version") {
+        return;
+    }
+    let options = [&["--disk-size=64M"][..], if world == World::Kvm { &["--vmm=own"] } else { &[] }].concat();
+    let Some(queue) = Queue::start_with_disk(world, &options, &["--tokens", "tokens"]) else { return };
+    let (sent, file) = (vec![9; 300_000], queue.share.file("sent"));
+    fs::write(&file, &sent).unwrap();
+    let upload = ["--upload-file", file.to_str().unwrap()];
+    assert_eq!(queue.curl("/uploader", &upload).0, 401);
+    assert_eq!(queue.curl("/uploader", &[&upload[..], &["--oauth2-bearer", UPLOADER]].concat()).0, 200);
+    let (status, received) = queue.curl("/downloader", &["--oauth2-bearer", CONSUMER]);
+    assert!(status == 200 && received == sent, "{status}: {} bytes", received.len());
 }

@@ -45,6 +45,12 @@ fn glass(world: World, share: &Folder, options: &[&str], service: &[&str]) -> Op
 
 /// `glass run` of `program` with a folder; `None` after printing why it cannot run here.
 pub fn with_files(program: &str, world: World, share: &Folder, options: &[&str], service: &[&str]) -> Option<Command> {
+    let share = format!("--share={}", share.path().display());
+    with_options(program, world, &[&[&*share], options].concat(), service)
+}
+
+/// `glass run` of a program with these options, or with `--share` a reason why it cannot run here.
+pub fn with_options(program: &str, world: World, options: &[&str], service: &[&str]) -> Option<Command> {
     if let Some(reason) = world.obstacle() {
         programs::skip(reason);
         return None;
@@ -54,13 +60,13 @@ pub fn with_files(program: &str, world: World, share: &Folder, options: &[&str],
     if world == World::Process {
         command.arg(programs::built(program)?).args(["--platform", "linux"]);
     } else {
-        if !rustix::process::geteuid().is_root() {
+        if options.iter().any(|option| option.starts_with("--share")) && !rustix::process::geteuid().is_root() {
             programs::skip("virtiofsd of Debian 12 needs root");
             return None;
         }
         command.arg(programs::image(program)?).args(["--accel", &world.to_string()]);
     }
-    command.arg(format!("--share={}", share.path().display())).args(options).arg("--").args(service);
+    command.args(options).arg("--").args(service);
     Some(command)
 }
 

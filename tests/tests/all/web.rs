@@ -1,6 +1,7 @@
 //! The web server as a process and as a VM, over TCP and vsock: a tree of files, listings, hostile paths, files that are replaced, helpers
 //! that end.
 
+use glass_tests::fat;
 use glass_tests::folder::Folder;
 use glass_tests::http::{Client, Response};
 use glass_tests::limit::{SetOnDrop, within};
@@ -52,20 +53,13 @@ impl Server {
     fn start_on_disk(world: World, fill: impl FnOnce(&Path)) -> Option<Server> {
         let folder = Server::folder();
         fill(&folder.file("site"));
-        let disk = folder.file("disk").display().to_string();
-        let mut entries: Vec<_> =
-            fs::read_dir(folder.file("site")).unwrap().map(|entry| entry.unwrap().path()).collect();
-        entries.push("::".into());
-        for command in [
-            Command::new("mkfs.fat").args(["-F", "32", "-C", &disk, "100000"]),
-            Command::new("mcopy").args(["-s", "-i", &disk]).args(entries).env("LC_ALL", "C.UTF-8"),
-        ] {
-            let Ok(output) = command.output() else {
-                programs::skip("dosfstools or mtools are not installed");
-                return None;
-            };
-            assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let disk = folder.file("disk");
+        let entries: Vec<_> = fs::read_dir(folder.file("site")).unwrap().map(|entry| entry.unwrap().path()).collect();
+        if !fat::make(&disk, &entries).unwrap() {
+            programs::skip(fat::NOT_INSTALLED);
+            return None;
         }
+        let disk = disk.display().to_string();
         Server::start_in(folder, world, &["--disk", &disk], &["--disk"])
     }
 

@@ -51,9 +51,10 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Opens all devices of a VM with so many processors, with its disk and its card. On this thread, which runs or starts the processors.
-    pub fn open(
-        disk: Option<&(PathBuf, DiskOptions)>,
+    /// Opens all devices of a VM with so many processors, with its disks, in the order in which it finds them, and its card. On this thread, which runs
+    /// or starts the processors.
+    pub fn open<'d>(
+        disks: impl IntoIterator<Item = &'d (PathBuf, DiskOptions)>,
         card: Option<OpenCard>,
         slots: &Slots,
         processors: u32,
@@ -66,7 +67,7 @@ impl Devices {
         if !is_x86_feature_detected!("rdrand") {
             devices.add(slots, Entropy)?;
         }
-        if let Some((path, options)) = disk {
+        for (path, options) in disks {
             let disk = Disk::open(path, options)?;
             disk.leave_core(processors);
             devices.add(slots, disk)?;

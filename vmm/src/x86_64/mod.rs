@@ -29,6 +29,7 @@ use bus::{BUS_BYTES, Bus, WINDOWS};
 pub use copies::run_copies;
 use devices::Devices;
 use exits::Exits;
+use glass_devices::DiskOptions;
 use glass_formats::GENERATION_WORD;
 use kvm_bindings::KVM_MAX_CPUID_ENTRIES;
 use kvm_ioctls::Kvm;
@@ -63,7 +64,9 @@ pub fn run(machine: &Machine) -> Result<()> {
     let features = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).context("KVM has no features")?;
     let memory = memory(machine.memory_bytes)?;
     let slots = make_vm(&kvm, memory.clone(), memory)?;
-    let devices = Devices::open(machine.disk.as_ref(), card, &slots, machine.cores.into())?;
+    let of_files = |path: &PathBuf| (path.clone(), DiskOptions { is_read_only: true, ..DiskOptions::default() });
+    let files_disk = machine.files_disk.as_ref().map(of_files);
+    let devices = Devices::open(machine.disk.iter().chain(&files_disk), card, &slots, machine.cores.into())?;
     let generation = format!("{GENERATION_WORD}{:#x} ", snapshot::GENERATION);
     let command_line = devices.words() + &generation + &machine.command_line;
     let mut image = Image::open(&machine.image)?;
@@ -115,8 +118,11 @@ fn mirror(bus: &Bus, slots: &Slots) -> Result<()> {
 
 /// Why there can be no copies of a VM.
 fn cannot_be_copied(machine: &Machine) -> Option<String> {
-    let cores = machine.cores;
-    (cores > 1).then(|| format!("it has {cores} cores, and a template has one"))
+    let Machine { cores, files_disk, .. } = machine;
+    if *cores > 1 {
+        return Some(format!("it has {cores} cores, and a template has one"));
+    }
+    files_disk.is_some().then(|| "it has two disks, and a template has one at most".to_owned())
 }
 
 /// Where RAM of so many bytes is, and how much is there.

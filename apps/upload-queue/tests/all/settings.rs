@@ -66,5 +66,8 @@ fn a_start_with_a_wrong_file_fails_and_names_the_line() {
     let expected = "ended: the settings cannot be used: none.toml: there is no such file or directory";
     assert_eq!(ended(&["--config=none.toml"]), expected);
     let none = Site::new(131, 1 << 20, &["--config=queue.toml"]).server.console().last().unwrap().clone();
-    assert_eq!(none, "ended: queue.toml: start with --share DIRECTORY, which has it");
+    assert_eq!(
+        none,
+        "ended: the settings cannot be used: queue.toml: start with --share DIRECTORY, or --files-disk FILE, which has it"
+    );
 }

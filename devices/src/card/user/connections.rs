@@ -142,6 +142,7 @@ impl Connections {
         Settings {
             receive_bytes: bytes,
             send_bytes: bytes,
+            buffer_bytes_max: 0,
             segment_bytes: SEGMENT_BYTES,
             // The guest's memory is at the other end of it.
             congestion: Kind::None,

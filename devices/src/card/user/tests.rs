@@ -37,6 +37,7 @@ struct Guest {
 fn settings() -> Settings {
     Settings {
         receive_bytes: 256 << 10,
+        buffer_bytes_max: 0,
         send_bytes: 256 << 10,
         segment_bytes: 1460,
         congestion: Kind::None,

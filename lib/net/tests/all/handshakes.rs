@@ -48,27 +48,47 @@ fn an_answer_offers_the_whole_receive_buffer() {
     }
 }
 
-/// The shifts of windows show how long the buffers are.
+#[test]
+fn a_window_allows_for_all_spare_memory() {
+    for (spare_bytes, scale) in [(0, 1), (4 << 20, 7), (1 << 30, 9)] {
+        let mut wire = listening(Config { spare_bytes, receive_bytes: 64 << 10, ..config(2) }, &[PORT]);
+        let answer = Peer::new(4000, PORT).request(&mut wire).unwrap();
+        assert_eq!(answer.window_scale, Some(scale), "{spare_bytes}");
+    }
+}
+
+/// Completes the handshake, and returns the window, in KiB.
+fn window_kib(wire: &mut Wire, peer: &mut Peer) -> usize {
+    peer.complete(wire);
+    peer.send(wire, TcpControl::Psh, peer.seq, true, &[0]);
+    let answer = peer.exchange(wire).pop().unwrap();
+    // The byte was not read.
+    ((usize::from(answer.window) << 7) + 1).div_ceil(1024)
+}
+
 #[test]
 fn the_spare_memory_is_shared_with_handshakes_and_connections_until_they_end() {
-    let mut wire = listening(Config { spare_bytes: 4 << 20, ..config(2) }, &[PORT]);
+    let mut wire = listening(Config { spare_bytes: 4 << 20, receive_bytes: 64 << 10, ..config(2) }, &[PORT]);
     let mut peers: [Peer; 5] = peers();
-    let scale = |wire: &mut Wire, peer: &mut Peer| peer.request(wire).unwrap().window_scale.unwrap();
-    assert_eq!([0, 1, 2].map(|index| scale(&mut wire, &mut peers[index])), [5, 4, 3]);
-    peers[1].complete(&mut wire);
+    // A quarter of what is left for each direction.
+    for index in [0, 1, 2] {
+        assert!(is_answered(&mut wire, &mut peers[index]));
+    }
+    assert_eq!(window_kib(&mut wire, &mut peers[1]), 64 + 512);
     for index in [2, 0] {
         peers[index].seq += 1;
         peers[index].send(&mut wire, TcpControl::Rst, peers[index].seq, false, &[]);
         peers[index].exchange(&mut wire);
     }
     assert_eq!((wire.right.half_open_count(), wire.right.connection_count()), (0, 1));
-    // Beside one connection with a shift of 4.
-    assert_eq!(scale(&mut wire, &mut peers[3]), 4);
-    peers[3].complete(&mut wire);
+    assert!(is_answered(&mut wire, &mut peers[3]));
+    assert_eq!(window_kib(&mut wire, &mut peers[3]), 64 + 768);
+    peers[1].seq += 1;
     peers[1].send(&mut wire, TcpControl::Rst, peers[1].seq, true, &[]);
     peers[1].exchange(&mut wire);
     assert_eq!(wire.right.connection_count(), 1);
-    assert_eq!(scale(&mut wire, &mut peers[4]), 4);
+    assert!(is_answered(&mut wire, &mut peers[4]));
+    assert_eq!(window_kib(&mut wire, &mut peers[4]), 64 + 640);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::common::script::{run, run_with};
 use crate::common::settings;
 use glass_api::Instant;
 use glass_lib_tcp::wire::Flags;
-use glass_lib_tcp::{HalfOpen, Header, Segment, Settings};
+use glass_lib_tcp::{Connection, HalfOpen, Header, Segment, Settings};
 
 /// Sixteen segments, each acknowledged at once, then none is quick any more.
 const SIXTEEN: &str = "open
@@ -245,25 +245,75 @@ fn there_is_a_bound_on_holes() {
     run(&script);
 }
 
-/// How many of twenty segments behind a hole are answered each by itself, when they arrive before anything else is sent; and of what follows.
-fn early_answers(sack: bool) -> (usize, usize) {
-    let now = Instant(1_000_000_000);
+/// A connection that a peer with this shift of its windows has opened.
+fn opened(settings: Settings, sack: bool) -> Connection {
     let mut syn = Header { seq: 0, flags: Flags::SYN, window: 60_000, ..Header::default() };
-    syn.options.sack_permitted = sack;
-    let mut half_open = HalfOpen::new(now, &syn, 0, settings());
-    half_open.answer(now);
-    let mut connection = half_open.open(now);
-    let mut receive = |seq: u32| {
-        let header = Header { seq, ack: 1, flags: Flags::ACK, window: 60_000, ..Header::default() };
-        connection.receive(now, &Segment { source_port: 1, destination_port: 2, header, payload: &[1; 100] });
-        connection.poll_answer(now).is_some()
+    (syn.options.sack_permitted, syn.options.shift) = (sack, Some(0));
+    let mut half_open = HalfOpen::new(NOW, &syn, 0, settings);
+    half_open.answer(NOW);
+    half_open.open(NOW)
+}
+
+const NOW: Instant = Instant(1_000_000_000);
+
+/// Gives it a segment of 100 bytes.
+fn receive(connection: &mut Connection, seq: u32) {
+    let header = Header { seq, ack: 1, flags: Flags::ACK, window: 60_000, ..Header::default() };
+    connection.receive(NOW, &Segment { source_port: 1, destination_port: 2, header, payload: &[1; 100] });
+}
+
+/// How many of twenty segments behind a hole, which start so many bytes after one another, are answered each by itself, when they arrive before anything else is
+/// sent; and of what follows.
+fn early_answers(sack: bool, interval: u32) -> (usize, usize) {
+    let mut connection = opened(settings(), sack);
+    let mut is_answered = |seq: u32| {
+        receive(&mut connection, seq);
+        connection.poll_answer(NOW).is_some()
     };
-    let early = (1..=20).filter(|index| receive(1 + 100 * index)).count();
-    let late = std::iter::from_fn(|| connection.poll_transmit(now, 0)).count();
+    let early = (1..=20).filter(|index| is_answered(101 + interval * index)).count();
+    let late = std::iter::from_fn(|| connection.poll_transmit(NOW, 0)).count();
     (early, late)
 }
 
 #[test]
 fn rfc5681_4_2_and_2018_many_segments_behind_a_hole_are_reported_together_to_a_peer_with_sack() {
-    assert_eq!((early_answers(true), early_answers(false)), ((3, 1), (20, 0)));
+    assert_eq!((early_answers(true, 100), early_answers(false, 100)), ((3, 1), (20, 0)));
+}
+
+/// An acknowledgement has three or four blocks, and one in a hundred is lost.
+#[test]
+fn rfc2018_4_each_new_range_and_what_arrives_twice_is_reported_at_once() {
+    assert_eq!((early_answers(true, 200), early_answers(true, 0)), ((20, 0), (20, 0)));
+}
+
+#[test]
+fn a_receive_buffer_is_short_when_half_of_it_is_behind_missing_data() {
+    let mut connection = opened(Settings { receive_bytes: 4000, buffer_bytes_max: 200_000, ..settings() }, true);
+    let mut short = Vec::new();
+    for index in 1..25 {
+        receive(&mut connection, 1 + 100 * index);
+        short.push(connection.is_receive_buffer_short());
+    }
+    assert_eq!(short.iter().position(|is_short| *is_short), Some(18), "{short:?}");
+    connection.lengthen(96_000, 0);
+    assert_eq!((connection.is_receive_buffer_short(), connection.growth()), (false, (100_000, 200_000 - (64 << 10))));
+    receive(&mut connection, 1);
+    let answer = connection.poll_transmit(NOW, 0).unwrap();
+    assert_eq!((connection.shifts().1, connection.readable()), (2, 2500));
+    assert_eq!(usize::from(answer.header.window) << 2, 100_000 - 2500);
+    connection.lengthen(usize::MAX, usize::MAX);
+    assert_eq!(connection.growth(), (0, 0));
+}
+
+#[test]
+fn a_send_buffer_is_short_when_all_of_it_is_in_flight_and_the_windows_allow_more() {
+    let settings = Settings { send_bytes: 4000, buffer_bytes_max: 60_000, ..settings() };
+    let mut connection = opened(settings, true);
+    assert_eq!((connection.write(&[1; 5000]), connection.is_send_buffer_short()), (4000, false));
+    while connection.poll_transmit(NOW, 0).is_some() {}
+    assert!(connection.is_send_buffer_short());
+    connection.lengthen(0, 26_000);
+    assert_eq!((connection.is_send_buffer_short(), connection.write(&[1; 50_000])), (false, 26_000));
+    while connection.poll_transmit(NOW, 0).is_some() {}
+    assert!(!connection.is_send_buffer_short(), "the congestion window of ten segments is full");
 }

@@ -22,7 +22,7 @@ pub(super) struct CopyOptions {
     /// VM, and in the user network the address, too. Behind TAP devices, `--net tap=NAME` names that of each copy, with `{}` for the copy's number,
     /// and --ip is the address of the first one: the next ones have the next addresses.
     #[arg(long, help_heading = "Copies", value_name = "SNAPSHOT", conflicts_with_all = [
-        "platform", "target", "disk_size", "record_writes", "cores", "memory", "log", "share", "bind", "restart", "trace", "ip6", "dns", "congestion",
+        "platform", "target", "disk_size", "files_disk", "record_writes", "cores", "memory", "log", "share", "bind", "restart", "trace", "ip6", "dns", "congestion",
         "vsock", "vmm", "xen", "ranks", "machine", "bus", "qemu_firmware", "gic", "print_command", "args",
     ])]
     pub(super) from: Option<PathBuf>,

@@ -50,6 +50,15 @@ pub(super) fn prepare(path: &Path, size: Option<u64>) -> Result<()> {
     }
 }
 
+/// Checks the disk with the service's files, which other VMs may read as well.
+pub(super) fn check_files(path: &Path) -> Result<()> {
+    let file = File::open(path).with_context(|| format!("cannot open the disk {}", path.display()))?;
+    match glass_lib_lock::check(&file, Access::Read) {
+        Err(Refused::InUse(pid)) => bail!(glass_lib_lock::in_use(path, pid)),
+        _ => Ok(()),
+    }
+}
+
 /// Creates a disk whose name survives a power cut after the return.
 fn create(path: &Path, bytes: u64) -> Result<()> {
     let file = OpenOptions::new().write(true).create_new(true).open(path);

@@ -74,6 +74,7 @@ pub(super) fn check_process(args: &Args) -> Checked<()> {
         (args.qemu.machine != Machine::Microvm, "--machine", "a process has no devices"),
         (args.qemu.bus.is_some(), "--bus", "a process has no devices"),
         (args.memory != MEMORY_DEFAULT, "--memory", "a process takes the memory it needs; `ulimit -v` bounds it"),
+        (args.files_disk.is_some(), "--files-disk", "a process has the files of --share"),
         (args.disk_direct, "--disk-direct", "a process uses the host's page cache"),
         (args.record_writes.is_some(), "--record-writes", "what a process writes goes to the host's file system"),
         (

@@ -100,6 +100,7 @@ pub(super) fn command(args: &Args, image: &Path, folder: &Path) -> Result<Comman
     command.args(["--command-line", &qemu::kernel_command_line(args)]);
     command.arg("--snapshots").arg(snapshots(folder));
     add_disk(&mut command, args);
+    command.args(args.files_disk.iter().flat_map(|disk| ["--files-disk".as_ref(), disk.as_os_str()]));
     if let (Some(_), Some(log)) = (&args.disk, &args.record_writes) {
         command.arg("--record-writes").arg(log).args(["--record-limit", &args.record_limit.to_string()]);
     }

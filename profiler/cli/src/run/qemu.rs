@@ -147,6 +147,10 @@ pub(super) fn command(args: &Args, bus: Bus, image: &Path, accel: &str, folder: 
     if let Some(path) = &args.disk {
         disk_of(args, path, bus, accel, folder, &mut qemu);
     }
+    if let Some(path) = &args.files_disk {
+        qemu.args(["-drive", &format!("if=none,id=files,format=raw,file={},readonly=on", escape(path))]);
+        qemu.args(["-device", &device(bus, "blk", ",drive=files")]);
+    }
     network(args, bus, accel, folder, &mut qemu);
     if vsock::is_wanted(args) {
         qemu.args(vsock::arguments(folder, &vhost_user(bus, "vsock")));

@@ -14,6 +14,7 @@ pub(super) fn check(args: &Args) -> Result<()> {
         (!args.port.is_empty(), "--port", "connect to the domain's own address"),
         (args.vsock.is_some(), "--vsock", "Xen has no vsock"),
         (args.share.is_some(), "--share", "no file device of Xen is supported"),
+        (args.files_disk.is_some(), "--files-disk", "a domain has one disk here"),
         (args.trace.is_some(), "--trace", "in dom0, `glass record --domain` samples the service"),
         (args.restart, "--restart", "`on_crash` in the configuration decides what follows a crash"),
         (matches!(args.net, Network::Tap(_)), "--net tap=", "the domain's card is on a bridge of dom0"),

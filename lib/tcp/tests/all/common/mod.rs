@@ -12,6 +12,7 @@ use std::time::Duration;
 pub fn settings() -> Settings {
     Settings {
         receive_bytes: 64 << 10,
+        buffer_bytes_max: 0,
         send_bytes: 64 << 10,
         segment_bytes: 1460,
         congestion: Kind::NewReno,
