@@ -172,7 +172,7 @@ impl Receiver {
             } else if self.ring.write_at(offset, data) {
                 self.holes.add(first, first + count);
             }
-            // An acknowledgement has few blocks, and may be lost: what it does not report, or nobody receives, is retransmitted for nothing.
+            // An acknowledgement has few blocks, and may be lost: the peer retransmits what no acknowledgement has reported to it.
             self.is_urgent |= self.holes.count() > ranges;
             return;
         }

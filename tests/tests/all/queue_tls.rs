@@ -16,8 +16,8 @@ const START_LIMIT: Duration = Duration::from_secs(240);
 glass_tests::in_every_world! {
     strangers_get_nothing_and_others_what_they_may within 300;
 }
-glass_tests::in_worlds!(kvm Kvm: its_files_may_be_on_a_second_disk within 300;);
-glass_tests::in_worlds!(tcg Tcg: its_files_may_be_on_a_second_disk within 300;);
+glass_tests::in_worlds!(kvm_only Kvm: its_files_may_be_on_a_second_disk within 300;);
+glass_tests::in_worlds!(tcg_only Tcg: its_files_may_be_on_a_second_disk within 300;);
 
 const UPLOADER: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 const UPLOADER_HASH: &str = "3ba3f5f43b92602683c19aee62a20342b084dd5971ddd33808d81a328879a547";
