@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::ops::{AddAssign, SubAssign};
 use core::time::Duration;
 use smoltcp::wire::{EthernetAddress, IpAddress};
 
@@ -82,9 +83,9 @@ pub struct Config {
     pub receive_bytes: usize,
     /// Data of a connection that may wait to be sent or acknowledged, at least.
     pub send_bytes: usize,
-    /// Memory by which the buffers of all connections together may exceed these sizes. A new one takes half of what is left, so that few
-    /// connections have buffers of up to 4 MiB each way, and one whose buffer is too short for its path takes half again, up to 16 MiB each way. A buffer takes
-    /// memory when it is used.
+    /// Memory by which the buffers of all connections together may exceed these sizes, one half of it those for receiving, the other those for sending. A new
+    /// connection takes half of what is left for receiving, up to 4 MiB, because a peer is sent a window before it is known how much it needs. A buffer that is
+    /// too short for its path becomes twice as long, up to 16 MiB, while half of what is left allows it. A buffer takes memory when it is used.
     pub spare_bytes: usize,
     /// Bytes of datagrams that each of a port's two queues holds.
     pub datagram_bytes: usize,
@@ -140,24 +141,27 @@ impl Config {
         }
     }
 
-    /// The sizes of a new connection's receive and send buffers, and how much of them is spare memory, if others use `spare_in_use` bytes
-    /// of that.
-    pub(crate) fn sizes(&self, spare_in_use: usize) -> (usize, usize, usize) {
-        let share = self.spare_bytes.saturating_sub(spare_in_use) / 4 / STEP_BYTES * STEP_BYTES;
-        let longest = |least: usize| (least + share).min(SPARE_BUFFER_MAX.max(least));
+    /// The sizes of a new connection's receive and send buffers, and how much of them is spare memory, if others use `in_use` of that.
+    pub(crate) fn sizes(&self, in_use: Spare) -> (usize, usize, Spare) {
         let (least_receive, least_send) = (self.receive_bytes.clamp(1, WINDOW_MAX), self.send_bytes.max(1));
-        let (receive, send) = (longest(least_receive), longest(least_send));
-        (receive, send, receive - least_receive + send - least_send)
+        let longer = least_receive + steps(self.left(in_use.receive) / 2);
+        let receive = longer.min(SPARE_BUFFER_MAX.max(least_receive));
+        (receive, least_send, Spare { receive: receive - least_receive, send: 0 })
     }
 
     /// How long a buffer can become by [`Config::growth`].
     pub(crate) fn buffer_bytes_max(&self) -> usize {
-        if self.spare_bytes < STEP_BYTES { 0 } else { LENGTHENED_BUFFER_MAX.min(self.spare_bytes) }
+        if self.left(0) < STEP_BYTES { 0 } else { LENGTHENED_BUFFER_MAX.min(self.left(0)) }
     }
 
-    /// By how much a buffer that is too short becomes longer, if all use `spare_in_use` bytes of spare memory.
-    pub(crate) fn growth(&self, spare_in_use: usize) -> usize {
-        self.spare_bytes.saturating_sub(spare_in_use) / 2 / STEP_BYTES * STEP_BYTES
+    /// By how much a buffer of `bytes` bytes that is too short becomes longer, if all for its direction use `in_use` bytes of spare memory.
+    pub(crate) fn growth(&self, bytes: usize, in_use: usize) -> usize {
+        steps(bytes.min(self.left(in_use) / 2))
+    }
+
+    /// What is left of one half of the spare memory.
+    fn left(&self, in_use: usize) -> usize {
+        (self.spare_bytes / 2).saturating_sub(in_use)
     }
 
     pub(crate) fn check(&self, mac: EthernetAddress) -> Result<(), ConfigError> {
@@ -171,6 +175,32 @@ impl Config {
             check_address(address.into(), prefix_bits, 128, gateway.map(IpAddr::from))?;
         }
         Ok(())
+    }
+}
+
+/// Whole steps in so many bytes.
+fn steps(bytes: usize) -> usize {
+    bytes / STEP_BYTES * STEP_BYTES
+}
+
+/// Spare memory in use, in bytes, by buffers for receiving and for sending.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Spare {
+    pub(crate) receive: usize,
+    pub(crate) send: usize,
+}
+
+impl AddAssign for Spare {
+    fn add_assign(&mut self, other: Spare) {
+        self.receive += other.receive;
+        self.send += other.send;
+    }
+}
+
+impl SubAssign for Spare {
+    fn sub_assign(&mut self, other: Spare) {
+        self.receive -= other.receive;
+        self.send -= other.send;
     }
 }
 
@@ -240,23 +270,37 @@ mod tests {
     #[test]
     fn few_connections_have_long_buffers_and_many_have_their_least() {
         let config = Config::for_memory(Address::Dhcp, 64 << 20);
-        // A quarter of 16 MiB more, but not beyond 4 MiB.
-        assert_eq!(config.sizes(0), (4 << 20, 4 << 20, (8 << 20) - (128 << 10)));
-        let mut in_use = 0;
+        // Half of the 8 MiB for receiving more, but not beyond 4 MiB.
+        let sizes = config.sizes(Spare::default());
+        assert_eq!(sizes, (4 << 20, 64 << 10, Spare { receive: (4 << 20) - (64 << 10), send: 0 }));
+        let mut in_use = Spare::default();
         for _ in 0..config.connections_max {
             let (receive, send, spare) = config.sizes(in_use);
-            assert_eq!(receive + send, (128 << 10) + spare);
+            assert_eq!((receive, send), ((64 << 10) + spare.receive, 64 << 10));
             in_use += spare;
         }
-        assert!(in_use <= config.spare_bytes, "{in_use}");
-        assert_eq!(config.sizes(config.spare_bytes), (64 << 10, 64 << 10, 0));
-        assert_eq!(
-            (config.growth(8 << 20), config.growth(config.spare_bytes), config.buffer_bytes_max()),
-            (4 << 20, 0, 16 << 20)
-        );
+        assert!(in_use.receive <= config.spare_bytes / 2 && in_use.send == 0, "{in_use:?}");
+        assert_eq!(config.sizes(Spare { receive: config.spare_bytes, send: 0 }).0, 64 << 10);
         // Sizes that a service has chosen itself are not cut.
         let config = Config { receive_bytes: 4 << 20, spare_bytes: 0, ..config };
-        assert_eq!(config.sizes(0), (4 << 20, 64 << 10, 0));
+        assert_eq!(config.sizes(Spare::default()), (4 << 20, 64 << 10, Spare::default()));
+    }
+
+    #[test]
+    fn a_buffer_that_is_too_short_is_doubled_while_there_is_memory() {
+        let config = Config::for_memory(Address::Dhcp, 64 << 20);
+        let (mut bytes, mut lengths) = (64 << 10, Vec::new());
+        while bytes < config.buffer_bytes_max() {
+            let growth = config.growth(bytes, bytes - (64 << 10));
+            if growth == 0 {
+                break;
+            }
+            bytes += growth;
+            lengths.push(bytes >> 10);
+        }
+        assert_eq!(lengths[..7], [128, 256, 512, 1024, 2048, 4096, 6144]);
+        assert!(*lengths.last().unwrap() < 8192 + 64, "{lengths:?}");
+        assert_eq!(Config { spare_bytes: 0, ..config }.buffer_bytes_max(), 0);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use glass_lib_tcp::{Connection as Tcp, End, Header, Settings, State as TcpState}
 use glass_lib_trace::{BlockKind, Group, Name, is_on};
 use smoltcp::wire::IpEndpoint;
 
-use crate::config::Congestion;
+use crate::config::{Congestion, Spare};
 
 /// Bytes that a peer may send to a closed connection before it is reset. They are read and dropped,
 /// because a reset would make the peer forget the answer that it has not read yet.
@@ -27,12 +27,19 @@ const ACK_DELAY: Duration = Duration::from_millis(10);
 const LATE_WAIT: Duration = Duration::from_millis(1);
 
 /// The sizes of a connection's receive and send buffers, and how much of them is spare memory.
-pub(crate) type Sizes = (usize, usize, usize);
+pub(crate) type Sizes = (usize, usize, Spare);
 
 impl State {
     /// The sizes of a new connection's buffers.
     pub(crate) fn sizes(&self) -> Sizes {
-        self.config.sizes(self.table.spare_bytes() + self.handshakes.spare_bytes())
+        self.config.sizes(self.spare())
+    }
+
+    /// Spare memory in use.
+    fn spare(&self) -> Spare {
+        let mut spare = self.table.spare();
+        spare += self.handshakes.spare();
+        spare
     }
 
     /// What a connection between these ends is made with.
@@ -308,18 +315,21 @@ impl State {
 
     /// Makes buffers longer that are too short for the path, as far as there is spare memory.
     fn lengthen(&mut self, id: ConnectionId) {
+        let in_use = self.spare();
         let tcp = &mut self.table.get(id).tcp;
-        let is_short = (tcp.is_receive_buffer_short(), tcp.is_send_buffer_short());
-        if is_short == (false, false) {
-            return;
-        }
         let (receive_most, send_most) = tcp.growth();
-        let mut in_use = self.table.spare_bytes() + self.handshakes.spare_bytes();
-        let receive = if is_short.0 { self.config.growth(in_use).min(receive_most) } else { 0 };
-        in_use += receive;
-        let send = if is_short.1 { self.config.growth(in_use).min(send_most) } else { 0 };
-        self.tcp(id).lengthen(receive, send);
-        self.table.add_spare(id, receive + send);
+        let receive = match tcp.is_receive_buffer_short() {
+            true => self.config.growth(tcp.receive_limit(), in_use.receive).min(receive_most),
+            false => 0,
+        };
+        let send = match tcp.is_send_buffer_short() {
+            true => self.config.growth(tcp.send_limit(), in_use.send).min(send_most),
+            false => 0,
+        };
+        if receive + send > 0 {
+            tcp.lengthen(receive, send);
+            self.table.add_spare(id, Spare { receive, send });
+        }
     }
 
     /// Serves a connection without a stream; returns its next deadline, `None` when it has ended.

@@ -8,6 +8,7 @@
 //! retransmits its SYN after a second, QEMU's user-mode network after six. So a SYN, or an acknowledgement that would complete a handshake,
 //! is kept for a moment: its header, not the buffers of a connection.
 
+use crate::config::Spare;
 use crate::table::Ends;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -37,7 +38,7 @@ pub(crate) struct Handshake {
     started_at: Instant,
     pub(crate) half_open: HalfOpen,
     /// How much of its buffers will be spare memory.
-    pub(crate) spare: usize,
+    pub(crate) spare: Spare,
 }
 
 /// A header to send, and where.
@@ -76,8 +77,10 @@ impl Handshakes {
     }
 
     /// Spare memory that the connections will use.
-    pub(crate) fn spare_bytes(&self) -> usize {
-        self.all.iter().map(|handshake| handshake.spare).sum()
+    pub(crate) fn spare(&self) -> Spare {
+        let mut sum = Spare::default();
+        self.all.iter().for_each(|handshake| sum += handshake.spare);
+        sum
     }
 
     /// Whether an answer is to be retransmitted.
@@ -93,7 +96,7 @@ impl Handshakes {
         ends: Ends,
         from: Option<EthernetAddress>,
         mut half_open: HalfOpen,
-        spare: usize,
+        spare: Spare,
     ) -> (Header, bool) {
         self.remove(ends);
         let is_full = self.len() >= COUNT_MAX;

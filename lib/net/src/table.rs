@@ -3,6 +3,7 @@
 //! One costs something only when it has work: a frame finds it by its two ends, calls of the
 //! application put it in a queue, and its deadline is in an ordered set.
 
+use crate::config::Spare;
 use crate::trace::{Flow, address_number};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -48,7 +49,7 @@ pub(crate) struct Connection {
     pub(crate) tcp: Tcp,
     pub(crate) ends: Ends,
     /// How much of its buffers is spare memory.
-    spare: usize,
+    spare: Spare,
     pub(crate) role: Role,
     /// Who waits for received data, or the end; and who for space, and how much of it, or for the connection to open.
     pub(crate) reader: Option<Waker>,
@@ -93,7 +94,7 @@ pub(crate) struct Table {
     /// Connections that there have been.
     made: u32,
     /// Spare memory that the connections use.
-    spare: usize,
+    spare: Spare,
 }
 
 impl Table {
@@ -102,12 +103,12 @@ impl Table {
     }
 
     /// Spare memory that the connections use.
-    pub(crate) fn spare_bytes(&self) -> usize {
+    pub(crate) fn spare(&self) -> Spare {
         self.spare
     }
 
-    /// Adds a connection, of whose buffers `spare` bytes are spare memory; no other one may have the same ends.
-    pub(crate) fn insert(&mut self, tcp: Tcp, spare: usize, ends: Ends, role: Role) -> ConnectionId {
+    /// Adds a connection, of whose buffers so much is spare memory; no other one may have the same ends.
+    pub(crate) fn insert(&mut self, tcp: Tcp, spare: Spare, ends: Ends, role: Role) -> ConnectionId {
         self.made = self.made.wrapping_add(1);
         let flow = Flow::new(self.made);
         self.spare += spare;
@@ -140,10 +141,10 @@ impl Table {
     }
 
     /// Adds spare memory to the buffers of a connection.
-    pub(crate) fn add_spare(&mut self, id: ConnectionId, bytes: usize) {
+    pub(crate) fn add_spare(&mut self, id: ConnectionId, spare: Spare) {
         if let Some(connection) = &mut self.slots[id] {
-            connection.spare += bytes;
-            self.spare += bytes;
+            connection.spare += spare;
+            self.spare += spare;
         }
     }
 
@@ -262,7 +263,8 @@ mod tests {
     use glass_lib_tcp::congestion::Kind;
     use smoltcp::wire::IpAddress;
 
-    fn insert(table: &mut Table, port: u16, spare: usize) -> ConnectionId {
+    fn insert(table: &mut Table, port: u16, send: usize) -> ConnectionId {
+        let spare = Spare { receive: 2 * send, send };
         let settings = Settings {
             receive_bytes: 1,
             buffer_bytes_max: 0,
@@ -279,22 +281,27 @@ mod tests {
         table.insert(Tcp::connect(Instant(0), 1, settings), spare, ends, Role::Owned)
     }
 
+    /// For receiving and for sending.
+    fn spare(table: &Table) -> (usize, usize) {
+        (table.spare().receive, table.spare().send)
+    }
+
     #[test]
     fn spare_memory_is_that_of_the_connections_that_there_are() {
         let mut table = Table::default();
         let ids = [100, 30, 7].map(|spare| insert(&mut table, spare as u16, spare));
-        assert_eq!((table.spare_bytes(), table.len()), (137, 3));
+        assert_eq!((spare(&table), table.len()), ((274, 137), 3));
         table.remove(ids[1]);
-        assert_eq!((table.spare_bytes(), table.len()), (107, 2));
+        assert_eq!((spare(&table), table.len()), ((214, 107), 2));
         insert(&mut table, 2, 1);
-        assert_eq!((table.spare_bytes(), table.len()), (108, 3));
-        table.add_spare(ids[0], 5);
-        assert_eq!(table.spare_bytes(), 113);
+        assert_eq!((spare(&table), table.len()), ((216, 108), 3));
+        table.add_spare(ids[0], Spare { receive: 0, send: 5 });
+        assert_eq!(spare(&table), (216, 113));
         table.return_spare(ids[0]);
         table.return_spare(ids[0]);
-        assert_eq!((table.spare_bytes(), table.len()), (8, 3));
+        assert_eq!((spare(&table), table.len()), ((16, 8), 3));
         table.remove(ids[0]);
-        assert_eq!((table.spare_bytes(), table.len()), (8, 2));
+        assert_eq!((spare(&table), table.len()), ((16, 8), 2));
     }
 
     #[test]

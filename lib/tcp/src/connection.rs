@@ -275,6 +275,11 @@ impl Connection {
         if self.is_writable() { self.sender.ring.space() } else { 0 }
     }
 
+    /// Bytes that may be received and not read.
+    pub fn receive_limit(&mut self) -> usize {
+        self.receiver.ring().limit()
+    }
+
     /// Bytes that may be written and not acknowledged.
     pub fn send_limit(&self) -> usize {
         self.sender.ring.limit()
