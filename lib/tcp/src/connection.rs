@@ -291,7 +291,7 @@ impl Connection {
         self.receiver.is_short()
     }
 
-    /// Whether a longer send buffer is worth its memory: all of it is in flight, and both windows allow more.
+    /// Whether a longer send buffer is worth its memory: it is full, and shorter than twice what both windows allow.
     pub fn is_send_buffer_short(&self) -> bool {
         self.is_writable() && self.sender.is_ring_short()
     }

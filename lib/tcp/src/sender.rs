@@ -18,7 +18,7 @@ use core::time::Duration;
 use glass_api::Instant;
 
 /// A ring with less space than this part of it is full: the writer fills it again when there is space that is worth it.
-const RING_FULL_PART: usize = 8;
+const RING_FULL_PART: usize = 4;
 
 /// What an acknowledgement reports, in positions.
 #[derive(Debug, Clone, Copy)]
@@ -162,10 +162,11 @@ impl Sender {
         self.data_end().saturating_sub(self.next)
     }
 
-    /// Whether all that fits in the ring is in flight, and both windows allow more.
+    /// Whether the ring is full and holds less than twice what both windows allow, as Linux has it (`tcp_sndbuf_expand`): the windows grow while what was lost is
+    /// retransmitted and kept.
     pub(crate) fn is_ring_short(&self) -> bool {
-        let is_full = self.ring.space() <= self.ring.limit() / RING_FULL_PART;
-        is_full && self.unsent() == 0 && self.in_flight() < self.congestion_window().min(self.window)
+        let (limit, window) = (self.ring.limit(), self.congestion_window().min(self.window));
+        self.ring.space() <= limit / RING_FULL_PART && (limit as u64) < 2 * window
     }
 
     /// Whether our FIN was acknowledged.
