@@ -298,7 +298,8 @@ fn a_peer_that_still_sends_gets_the_answer_before_it_is_cut_off() {
         })
         .unwrap();
     assert_eq!(answer, b"no");
-    assert!(sent < 10_000_000, "{sent} bytes were taken");
+    // The server discards 4 MiB; the rest is in the buffers of both ends.
+    assert!(sent < 25_000_000, "{sent} bytes were taken");
     assert_eq!(world.stack_counters(&server).linger_cut, 1);
 }
 
