@@ -315,14 +315,19 @@ impl State {
 
     /// Makes buffers longer that are too short for the path, as far as there is spare memory.
     fn lengthen(&mut self, id: ConnectionId) {
+        let tcp = self.tcp(id);
+        let (is_receive_short, is_send_short) = (tcp.is_receive_buffer_short(), tcp.is_send_buffer_short());
+        if !is_receive_short && !is_send_short {
+            return;
+        }
         let in_use = self.spare();
         let tcp = &mut self.table.get(id).tcp;
         let (receive_most, send_most) = tcp.growth();
-        let receive = match tcp.is_receive_buffer_short() {
+        let receive = match is_receive_short {
             true => self.config.growth(tcp.receive_limit(), in_use.receive).min(receive_most),
             false => 0,
         };
-        let send = match tcp.is_send_buffer_short() {
+        let send = match is_send_short {
             true => self.config.growth(tcp.send_limit(), in_use.send).min(send_most),
             false => 0,
         };
