@@ -16,9 +16,12 @@ pub(crate) enum OperatorFiles<P: Platform> {
     Disk(Fat<P::Block>),
 }
 
+/// The files, or what to do to have some: an error only for who needs them.
+pub(crate) type FoundFiles<P> = Result<OperatorFiles<P>, String>;
+
 impl<P: Platform> OperatorFiles<P> {
-    /// The shared directory, or else the file system on the second disk. The error is what to do.
-    pub(crate) async fn open(p: &P) -> Result<OperatorFiles<P>, String> {
+    /// The shared directory, or else the file system on the second disk. Call it once: a file system that is mounted has a cache.
+    pub(crate) async fn open(p: &P) -> FoundFiles<P> {
         if let Some(files) = p.files() {
             return Ok(OperatorFiles::Shared(files));
         }

@@ -13,7 +13,7 @@ use crate::limits::{
 };
 use crate::log::{self, AccessLog, LogFile};
 use crate::metrics::Traffic;
-use crate::operator::OperatorFiles;
+use crate::operator::{FoundFiles, OperatorFiles};
 use crate::reload::Reload;
 use crate::routes::{Client, Queue};
 use crate::scrub::Scrub;
@@ -97,7 +97,8 @@ pub async fn serve(p: impl Platform) -> Result<(), glasshouse::Error> {
 }
 
 async fn run(p: impl Platform) -> Result<(), glasshouse::Error> {
-    let (config, settings) = Box::pin(settings::read(&p)).await?;
+    let files = OperatorFiles::open(&p).await;
+    let (config, settings) = Box::pin(settings::read(&p, files.clone())).await?;
     let mut random = [0; 8];
     p.fill_random(&mut random);
     let items = match &config.store {
@@ -114,15 +115,15 @@ async fn run(p: impl Platform) -> Result<(), glasshouse::Error> {
         ));
     }
     let tls = match &config.tls {
-        Some((chain, key)) => Some(Box::pin(identity(&p, chain, key)).await?),
+        Some((chain, key)) => Some(Box::pin(identity(&p, files.clone(), chain, key)).await?),
         None => None,
     };
     let access = match &config.tokens {
-        Some(path) => Some(Box::pin(tokens(&p, path, config.store.is_none())).await?),
+        Some(path) => Some(Box::pin(tokens(&p, files.clone(), path, config.store.is_none())).await?),
         None => None,
     };
     let log = match &config.access_log {
-        Some(path) => Some(Box::pin(access_log(&p, path)).await?),
+        Some(path) => Some(Box::pin(access_log(&p, files.clone(), path)).await?),
         None => None,
     };
     let net = p.net();
@@ -239,13 +240,12 @@ fn warn(p: &impl Platform, address: IpAddr, has_tls: bool, has_tokens: bool) {
 }
 
 /// Opens the access log, and has it written.
-async fn access_log<P: Platform>(p: &P, path: &str) -> Result<Rc<AccessLog>, ServeError> {
+async fn access_log<P: Platform>(p: &P, files: FoundFiles<P>, path: &str) -> Result<Rc<AccessLog>, ServeError> {
     let log = Rc::new(AccessLog::default());
     let spawned = if path == log::CONSOLE {
         p.spawn("access log", log.clone().write_to_console(p.clone()))
     } else {
-        let files = OperatorFiles::open(p).await.map_err(ServeError::AccessLog)?;
-        let file = LogFile::open(files, path).await.map_err(ServeError::AccessLog)?;
+        let file = LogFile::open(files.map_err(ServeError::AccessLog)?, path).await.map_err(ServeError::AccessLog)?;
         p.spawn("access log", log.clone().write_to_file(p.clone(), file))
     };
     spawned.map_err(ServeError::Spawn)?;
@@ -253,9 +253,13 @@ async fn access_log<P: Platform>(p: &P, path: &str) -> Result<Rc<AccessLog>, Ser
 }
 
 /// Reads the tokens, and has them read again when their file changes.
-async fn tokens<P: Platform>(p: &P, path: &str, counts_items: bool) -> Result<Rc<Access>, ServeError> {
-    let files = OperatorFiles::open(p).await.map_err(ServeError::Tokens)?;
-    let reload = Reload::new(files, &[path]).await;
+async fn tokens<P: Platform>(
+    p: &P,
+    files: FoundFiles<P>,
+    path: &str,
+    counts_items: bool,
+) -> Result<Rc<Access>, ServeError> {
+    let reload = Reload::new(files.map_err(ServeError::Tokens)?, &[path]).await;
     let access = Rc::new(Access::open(reload.files(), path, counts_items).await.map_err(ServeError::Tokens)?);
     p.print(format_args!("upload-queue: {} tokens are valid", access.count()));
     p.spawn("tokens", access.clone().renew(p.clone(), reload)).map_err(ServeError::Spawn)?;
@@ -263,10 +267,9 @@ async fn tokens<P: Platform>(p: &P, path: &str, counts_items: bool) -> Result<Rc
 }
 
 /// Reads the identity for TLS, and has it read again when its files change.
-async fn identity<P: Platform>(p: &P, chain: &str, key: &str) -> Result<Rc<Tls<P>>, ServeError> {
+async fn identity<P: Platform>(p: &P, files: FoundFiles<P>, chain: &str, key: &str) -> Result<Rc<Tls<P>>, ServeError> {
     let no_files = |advice| ServeError::Tls(format!("there are no files for TLS: {advice}"));
-    let files = OperatorFiles::open(p).await.map_err(no_files)?;
-    let mut reload = Reload::new(files, &[chain, key]).await;
+    let mut reload = Reload::new(files.map_err(no_files)?, &[chain, key]).await;
     let tls = Rc::new(Tls::open(p, reload.files(), chain, key).await.map_err(ServeError::Tls)?);
     let (renewed, platform) = (tls.clone(), p.clone());
     let renew = async move {

@@ -1,7 +1,7 @@
 //! Settings from the arguments and their file, which is read again when it changes.
 
 use crate::config::{Config, FILE_BYTES_MAX, Given};
-use crate::operator::OperatorFiles;
+use crate::operator::{FoundFiles, OperatorFiles};
 use crate::reload::{Reload, read_file};
 use crate::routes::Queue;
 use crate::service::ServeError;
@@ -19,13 +19,15 @@ pub(crate) struct Settings<F> {
 }
 
 /// Reads the settings. The file, if there is one, is to be read again by [`follow`].
-pub(crate) async fn read<P: Platform>(p: &P) -> Result<(Config, Option<Settings<OperatorFiles<P>>>), ServeError> {
+pub(crate) async fn read<P: Platform>(
+    p: &P,
+    files: FoundFiles<P>,
+) -> Result<(Config, Option<Settings<OperatorFiles<P>>>), ServeError> {
     let args = p.args().to_vec();
     let given = Given::from_args(&args).map_err(ServeError::Config)?;
     let Some(path) = given.config.clone() else { return Ok((given.config().map_err(ServeError::Config)?, None)) };
     let no_files = |advice| ServeError::Settings(format!("{path}: {advice}"));
-    let files = OperatorFiles::open(p).await.map_err(no_files)?;
-    let reload = Reload::new(files, &[path.as_str()]).await;
+    let reload = Reload::new(files.map_err(no_files)?, &[path.as_str()]).await;
     let settings = Settings { args, path, reload };
     let config = settings.config().await.map_err(ServeError::Settings)?;
     Ok((config, Some(settings)))

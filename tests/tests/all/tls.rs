@@ -49,7 +49,7 @@ pub fn with_files(program: &str, world: World, share: &Folder, options: &[&str],
     with_options(program, world, &[&[&*share], options].concat(), service)
 }
 
-/// `glass run` of a program with these options, or with `--share` a reason why it cannot run here.
+/// `glass run` of `program` with these options; `None` after printing why it cannot run here.
 pub fn with_options(program: &str, world: World, options: &[&str], service: &[&str]) -> Option<Command> {
     if let Some(reason) = world.obstacle() {
         programs::skip(reason);
