@@ -30,6 +30,7 @@ mod access;
 mod account;
 mod allocator;
 mod append;
+mod boxed;
 mod changes;
 mod commit;
 mod config;

@@ -1,6 +1,7 @@
 //! The service: start, accept connections, end.
 
 use crate::access::Access;
+use crate::boxed::boxed;
 use crate::config::{Config, ConfigError};
 use crate::cors::Origins;
 use crate::engine::Engine;
@@ -92,21 +93,30 @@ impl core::error::Error for ServeError {}
 /// Keeps a queue on the first disk and serves it over HTTP until its end is requested; then it finishes the requests in
 /// flight, for [`SHUTDOWN_WAIT`] at most.
 pub async fn serve(p: impl Platform) -> Result<(), glasshouse::Error> {
-    // Boxed: it would be in a frame below those of all tasks, and a profiler copies only a part of a stack.
-    Box::pin(run(p)).await
+    let mut running = boxed(|| start(&p)).await?;
+    select(select_slice(Pin::new(&mut running.accepting[..])), p.shutdown()).await;
+    boxed(|| end(&p, running)).await;
+    Ok(())
 }
 
-async fn run(p: impl Platform) -> Result<(), glasshouse::Error> {
-    let files = OperatorFiles::open(&p).await;
-    let (config, settings) = Box::pin(settings::read(&p, files.clone())).await?;
+/// A service that has started.
+struct Running<P: Platform> {
+    queue: Rc<Queue<P>>,
+    connections: Connections,
+    /// What accepts, one for each port. Only the end of the service ends it.
+    accepting: Vec<Pin<Box<dyn Future<Output = ()>>>>,
+}
+
+/// Opens the queue and all that belongs to it, and listens.
+async fn start<P: Platform>(p: &P) -> Result<Running<P>, glasshouse::Error> {
+    let files = OperatorFiles::open(p).await;
+    let (config, settings) = settings::read(p, files.clone()).await?;
     let mut random = [0; 8];
     p.fill_random(&mut random);
     let items = match &config.store {
         Some(_) if p.block(0).is_some() => return Err(ServeError::DiskAndEngine.into()),
-        Some(address) => {
-            Items::Engine(Box::pin(Engine::open(&p, address, config.tries)).await.map_err(ServeError::Engine)?)
-        }
-        None => Items::Disk(Box::pin(open_disk(&p, &config, u64::from_le_bytes(random))).await?),
+        Some(address) => Items::Engine(Engine::open(p, address, config.tries).await.map_err(ServeError::Engine)?),
+        None => Items::Disk(open_disk(p, &config, u64::from_le_bytes(random)).await?),
     };
     if config.delete_by_connection {
         p.print(format_args!(
@@ -115,15 +125,15 @@ async fn run(p: impl Platform) -> Result<(), glasshouse::Error> {
         ));
     }
     let tls = match &config.tls {
-        Some((chain, key)) => Some(Box::pin(identity(&p, files.clone(), chain, key)).await?),
+        Some((chain, key)) => Some(identity(p, files.clone(), chain, key).await?),
         None => None,
     };
     let access = match &config.tokens {
-        Some(path) => Some(Box::pin(tokens(&p, files.clone(), path, config.store.is_none())).await?),
+        Some(path) => Some(tokens(p, files.clone(), path, config.store.is_none()).await?),
         None => None,
     };
     let log = match &config.access_log {
-        Some(path) => Some(Box::pin(access_log(&p, files.clone(), path)).await?),
+        Some(path) => Some(access_log(p, files.clone(), path).await?),
         None => None,
     };
     let net = p.net();
@@ -145,7 +155,7 @@ async fn run(p: impl Platform) -> Result<(), glasshouse::Error> {
         listeners.push(tls::lines::<_>(listener, tls));
     }
     if let Some(address) = open_address {
-        warn(&p, address, tls.is_some(), access.is_some());
+        warn(p, address, tls.is_some(), access.is_some());
     }
     let waiting_max = (connections_max / WAITING_PART).max(1);
     // How much an engine takes is not known.
@@ -163,7 +173,7 @@ async fn run(p: impl Platform) -> Result<(), glasshouse::Error> {
         waiting: Slots::new(SlotLimits { share: waiting_max, ..transfers(waiting_max) }, &WAITING_SLOT, None),
         access,
         origins: Origins::new(config.origins.clone()),
-        log: log.clone(),
+        log,
         stop: Latch::new(),
         platform: p.clone(),
     });
@@ -173,22 +183,25 @@ async fn run(p: impl Platform) -> Result<(), glasshouse::Error> {
     }
     // What a panic leaves of the index and of the free space is not to be trusted: a start reads it from the disk (decision 59).
     let connections = Connections::new(connections_max, &CONNECTION_SLOT).ended_by_panics();
-    // Only the end of the service ends accepting.
-    let mut accepting: Vec<_> =
-        listeners.into_iter().map(|listener| Box::pin(accept(queue.clone(), listener, connections.clone()))).collect();
-    select(select_slice(Pin::new(&mut accepting[..])), p.shutdown()).await;
+    let accepting =
+        listeners.into_iter().map(|listener| boxed(|| accept(queue.clone(), listener, connections.clone()))).collect();
+    Ok(Running { queue, connections, accepting })
+}
+
+/// Finishes the requests in flight, for [`SHUTDOWN_WAIT`] at most.
+async fn end<P: Platform>(p: &P, running: Running<P>) {
+    let Running { queue, connections, accepting } = running;
     queue.stop.open();
     // The ports are closed first: who connects now is refused at once.
     drop(accepting);
     if p.timeout(SHUTDOWN_WAIT, connections.finish()).await.is_err() {
         p.print(format_args!("upload-queue: {} connections were cut: they took too long", connections.count()));
     }
-    if let Some(log) = &log {
+    if let Some(log) = &queue.log {
         // What is not written by then is lost.
         let _ = p.timeout(LOG_END_WAIT, log.finish()).await;
     }
     p.print(format_args!("upload-queue: ended"));
-    Ok(())
 }
 
 /// Opens the queue on the disk, and has its changes committed.

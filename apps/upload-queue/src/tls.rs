@@ -1,8 +1,8 @@
 //! TLS: the identity of the service, and connections with it or without.
 
+use crate::boxed::boxed;
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
-use core::pin::Pin;
 use glasshouse::tls::{Identity, Server, ServerOptions, TlsError, TlsStream};
 use glasshouse::{Address, Files, Listener, Net, NetError, Platform, Port, Split, Stream};
 
@@ -73,13 +73,6 @@ impl<L: Listener<Stream: Split>, P: Platform> Listener for Lines<L, P> {
 pub(crate) enum Either<S: Split, P> {
     Plain(S),
     Tls(Box<TlsStream<S, P>>),
-}
-
-/// A future of TLS, which is large: the futures of all requests would contain it, and the frames of their polls, of which a profiler copies only
-/// a part.
-#[inline(never)]
-fn boxed<'a, F: Future + 'a>(make: impl FnOnce() -> F) -> Pin<Box<dyn Future<Output = F::Output> + 'a>> {
-    Box::pin(make())
 }
 
 impl<S: Split, P: Platform> Stream for Either<S, P> {

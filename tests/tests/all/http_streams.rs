@@ -52,7 +52,9 @@ fn curl_reads_streams_and_notices_a_cut_one(world: World) {
         let whole = get(options, &format!("/stream/{BYTES}"));
         assert!(whole.status.success() && whole.stdout.len() == BYTES, "{options:?}: {} bytes", whole.stdout.len());
         let cut = get(options, &format!("/cut/{BYTES}"));
-        assert!(!cut.status.success() && cut.stdout.len() <= BYTES / 2, "{options:?}: {} bytes", cut.stdout.len());
+        // QEMU's own network (libslirp) closes its socket when the guest resets the connection, and a body of HTTP/1.0 has no end but that.
+        let is_noticed = !cut.status.success() || (world == World::Tcg && options == ["--http1.0"]);
+        assert!(is_noticed && cut.stdout.len() <= BYTES / 2, "{options:?}: {} bytes", cut.stdout.len());
     }
     let events = get(&[], "/events/3");
     let expected: String = (0..3).map(|id| format!("id: {id}\ndata: first\ndata: second\n\n:\n\n")).collect();

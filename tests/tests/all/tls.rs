@@ -213,7 +213,9 @@ pub fn clients_of_others_get_a_body(world: World) {
             let options = [version, "--no-alpn"];
             assert_eq!(succeed(curl(&options).arg(server.url(&format!("/stream/{BYTES}")))).len(), BYTES);
             let cut = curl(&options).arg(server.url(&format!("/cut/{BYTES}"))).output().unwrap();
-            assert!(!cut.status.success() && cut.stdout.len() <= BYTES / 2, "{version}: {} bytes", cut.stdout.len());
+            // QEMU's own network (libslirp) closes its socket when the guest resets the connection, and curl ignores a missing close_notify.
+            let is_noticed = !cut.status.success() || (world != World::Process && version == "--http1.0");
+            assert!(is_noticed && cut.stdout.len() <= BYTES / 2, "{version}: {} bytes", cut.stdout.len());
         }
     }
     if is_installed("openssl", "version") {
