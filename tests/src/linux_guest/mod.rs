@@ -16,7 +16,7 @@ pub use tools::tools;
 use crate::emulated::{Done, PANIC};
 use crate::folder::Folder;
 use crate::limit::say;
-use crate::process::Process;
+use crate::process::{Process, cpu_time};
 use crate::programs;
 use crate::qmp::Qmp;
 use anyhow::{Context, Result, bail, ensure};
@@ -288,13 +288,22 @@ impl Guest {
             let reason = match (output.lines().find(|line| line.contains(PANIC)), ended) {
                 (Some(line), _) => format!("the kernel of the guest panics: {line}"),
                 (None, Some(status)) => format!("QEMU has ended ({status})"),
-                (None, None) if Instant::now() > deadline => format!("{} s have passed", limit.as_secs()),
+                (None, None) if Instant::now() > deadline => {
+                    let computed = cpu_time(self.process.pid()).unwrap_or_default();
+                    format!(
+                        "{} s have passed, in which QEMU has computed for {} s",
+                        limit.as_secs(),
+                        computed.as_secs()
+                    )
+                }
                 (None, None) => {
                     std::thread::sleep(POLL);
                     continue;
                 }
             };
-            bail!("{reason}, before the guest printed {what:?}:\n{output}");
+            // In the first line: a summary shows no other.
+            let last = output.lines().last().unwrap_or_default();
+            bail!("{reason}, before the guest printed {what:?}; its last line is {last:?}; all of them:\n{output}");
         }
     }
 }
