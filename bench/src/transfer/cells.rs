@@ -17,7 +17,7 @@ use std::time::Duration;
 const ROUNDS: usize = 5;
 const ROUNDS_LONG_CELLS: usize = 3;
 /// After this time no client begins a further upload; a download is cut off.
-const DURATION: Duration = Duration::from_millis(400);
+const DURATION: Duration = Duration::from_millis(800);
 const DURATION_LONG: Duration = Duration::from_secs(2);
 const DURATION_SHORT: Duration = Duration::from_millis(20);
 const DISK: &str = "4G";

@@ -17,8 +17,8 @@ const BLOCK_BYTES: u64 = 1 << 20;
 const SENT_AT_ONCE_BYTES: u64 = 1 << 20;
 /// A head and so much of a body are one write.
 const ONE_WRITE_BYTES: u64 = 64 << 10;
-/// Downloads are counted after this part of the time that is measured.
-const WARM_UP: f64 = 0.5;
+/// What clients transfer is counted after this part of the time that is measured.
+pub const WARM_UP: f64 = 0.5;
 /// How long a client waits that was answered 503.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Requests that are sent at once where the answers are counted as records.

@@ -1,7 +1,7 @@
 //! One turn of a contestant: the cells that it measures, size by size.
 
 use super::cells::{COUNTED_CELL, FLUSHES, HANDSHAKES};
-use super::clients::{Content, Uploaded};
+use super::clients::{Content, Uploaded, WARM_UP};
 use super::servers::{Contestant, Place, Server, start};
 use crate::tls::client::handshakes;
 use anyhow::{Context, Result, ensure};
@@ -93,16 +93,28 @@ impl Plan<'_> {
                 turn.push((name.clone(), self.bounded(server, content, clients)?));
                 continue;
             }
-            let before = if self.contestant.is_queue() { server.flushes()? } else { 0.0 };
-            let first = next.load(Ordering::Relaxed);
-            let done = match self.wants(name) {
-                true => {
-                    let items_max = BYTES_MAX.div_ceil(bytes).max(clients as u64);
-                    server.target.uploads(content, clients, self.upload, items_max, &next)?
-                }
-                false => server.target.uploads(content, 1, Duration::ZERO, 1, &next)?,
+            let upload = |clients, duration, items_max| {
+                let first = next.load(Ordering::Relaxed);
+                let done = server.target.uploads(content, clients, duration, items_max, &next)?;
+                next.store(first + done.items, Ordering::Relaxed);
+                anyhow::Ok(done)
             };
-            next.store(first + done.items, Ordering::Relaxed);
+            let items_max = BYTES_MAX.div_ceil(bytes).max(clients as u64);
+            // Memory that is used for the first time is slow, most of all a VM's. An item of 1 GiB outlasts that.
+            if self.wants(name) && bytes < BYTES_MAX {
+                let done = upload(clients, self.upload.mul_f64(WARM_UP), items_max)?;
+                let path = self.newest(server, &done, &mut newest)?;
+                match path {
+                    _ if self.contestant.is_queue() => server.remove_all()?,
+                    Some(path) => server.keep_only(&path)?,
+                    None => {}
+                }
+            }
+            let before = if self.contestant.is_queue() { server.flushes()? } else { 0.0 };
+            let done = match self.wants(name) {
+                true => upload(clients, self.upload, items_max)?,
+                false => upload(1, Duration::ZERO, 1)?,
+            };
             if self.wants(name) {
                 turn.push((name.clone(), mib(done.items * bytes) / done.time.as_secs_f64()));
                 if self.contestant.is_queue() && name == COUNTED_CELL {

@@ -230,7 +230,7 @@ impl Device for Disk {
     fn allow(system_calls: SystemCalls) -> SystemCalls {
         let itself = Condition { argument: 0, mask: u32::MAX, value: 0 };
         let system_calls = system_calls.allow_where(libc::SYS_sched_setaffinity, &[itself]);
-        system_calls.allow(&[libc::SYS_io_uring_enter, libc::SYS_pwritev])
+        system_calls.allow(&[libc::SYS_io_uring_enter, libc::SYS_pwritev, libc::SYS_sync_file_range])
     }
 
     fn begin(&self) {
@@ -279,7 +279,7 @@ impl Device for Disk {
             if now - start > TURN {
                 return Ok(Turn::Busy);
             }
-            if now - busy > if self.engine.is_empty() { REQUEST_POLL_TIME } else { COMPLETION_POLL_TIME } {
+            if now - busy > if self.engine.ends_soon() { COMPLETION_POLL_TIME } else { REQUEST_POLL_TIME } {
                 break;
             }
             std::hint::spin_loop();
