@@ -83,9 +83,8 @@ pub struct Config {
     pub receive_bytes: usize,
     /// Data of a connection that may wait to be sent or acknowledged, at least.
     pub send_bytes: usize,
-    /// Memory by which the buffers of all connections together may exceed these sizes, one half of it those for receiving, the other those for sending. A new
-    /// connection takes half of what is left for receiving, up to 4 MiB, because a peer is sent a window before it is known how much it needs. A buffer that is
-    /// too short for its path becomes twice as long, up to 16 MiB, while half of what is left allows it. A buffer takes memory when it is used.
+    /// Memory by which the buffers of all connections together may exceed these sizes, one half of it those for receiving, the other those for sending. A buffer
+    /// that is too short for its path becomes twice as long, up to 16 MiB, while half of what is left allows it. A buffer takes memory when it is used.
     pub spare_bytes: usize,
     /// Bytes of datagrams that each of a port's two queues holds.
     pub datagram_bytes: usize,
@@ -112,10 +111,9 @@ const KIB: usize = 1024;
 const WINDOW_MAX: usize = 65_535 << 14;
 /// Long buffers are longer by a multiple of this.
 const STEP_BYTES: usize = 64 * KIB;
-/// A buffer is at most so long by spare memory, as Linux's (`tcp_wmem`): a window has to be twice a bandwidth-delay product where segments are lost.
-const SPARE_BUFFER_MAX: usize = 4096 * KIB;
-/// The same of one that was too short, as Linux's (`tcp_rmem`): where much is lost, some is lost twice, and is missing for several round trips.
-const LENGTHENED_BUFFER_MAX: usize = 16 << 20;
+/// A buffer is at most so long by spare memory: a window has to be twice a bandwidth-delay product where segments are lost, and where much is lost, some is lost
+/// twice, and is missing for several round trips.
+const BUFFER_BYTES_MAX: usize = 16 << 20;
 
 impl Config {
     /// Sizes for a machine with `memory_bytes`, of which at most a quarter goes to buffers of 64 KiB for each connection, and a quarter
@@ -141,17 +139,14 @@ impl Config {
         }
     }
 
-    /// The sizes of a new connection's receive and send buffers, and how much of them is spare memory, if others use `in_use` of that.
-    pub(crate) fn sizes(&self, in_use: Spare) -> (usize, usize, Spare) {
-        let (least_receive, least_send) = (self.receive_bytes.clamp(1, WINDOW_MAX), self.send_bytes.max(1));
-        let longer = least_receive + steps(self.left(in_use.receive) / 2);
-        let receive = longer.min(SPARE_BUFFER_MAX.max(least_receive));
-        (receive, least_send, Spare { receive: receive - least_receive, send: 0 })
+    /// The sizes of a new connection's receive and send buffers.
+    pub(crate) fn sizes(&self) -> (usize, usize) {
+        (self.receive_bytes.clamp(1, WINDOW_MAX), self.send_bytes.max(1))
     }
 
     /// How long a buffer can become by [`Config::growth`].
     pub(crate) fn buffer_bytes_max(&self) -> usize {
-        if self.left(0) < STEP_BYTES { 0 } else { LENGTHENED_BUFFER_MAX.min(self.left(0)) }
+        if self.left(0) < STEP_BYTES { 0 } else { BUFFER_BYTES_MAX.min(self.left(0)) }
     }
 
     /// By how much a buffer of `bytes` bytes that is too short becomes longer, if all for its direction use `in_use` bytes of spare memory.
@@ -254,6 +249,7 @@ impl core::error::Error for ConfigError {}
 mod tests {
     use super::*;
     use alloc::string::ToString;
+    use alloc::vec;
 
     #[test]
     fn sizes_follow_the_memory() {
@@ -268,22 +264,24 @@ mod tests {
     }
 
     #[test]
-    fn few_connections_have_long_buffers_and_many_have_their_least() {
+    fn a_buffer_is_as_long_at_first_as_the_configuration_has_it() {
         let config = Config::for_memory(Address::Dhcp, 64 << 20);
-        // Half of the 8 MiB for receiving more, but not beyond 4 MiB.
-        let sizes = config.sizes(Spare::default());
-        assert_eq!(sizes, (4 << 20, 64 << 10, Spare { receive: (4 << 20) - (64 << 10), send: 0 }));
-        let mut in_use = Spare::default();
-        for _ in 0..config.connections_max {
-            let (receive, send, spare) = config.sizes(in_use);
-            assert_eq!((receive, send), ((64 << 10) + spare.receive, 64 << 10));
-            in_use += spare;
+        assert_eq!(config.sizes(), (64 << 10, 64 << 10));
+        assert_eq!(Config { receive_bytes: 4 << 20, spare_bytes: 0, ..config }.sizes(), (4 << 20, 64 << 10));
+    }
+
+    #[test]
+    fn many_connections_share_the_memory_by_which_they_grow() {
+        let config = Config::for_memory(Address::Dhcp, 64 << 20);
+        let (mut lengths, mut in_use) = (vec![64 << 10; 64], 0);
+        for _ in 0..8 {
+            for bytes in &mut lengths {
+                let growth = config.growth(*bytes, in_use);
+                (*bytes, in_use) = (*bytes + growth, in_use + growth);
+            }
         }
-        assert!(in_use.receive <= config.spare_bytes / 2 && in_use.send == 0, "{in_use:?}");
-        assert_eq!(config.sizes(Spare { receive: config.spare_bytes, send: 0 }).0, 64 << 10);
-        // Sizes that a service has chosen itself are not cut.
-        let config = Config { receive_bytes: 4 << 20, spare_bytes: 0, ..config };
-        assert_eq!(config.sizes(Spare::default()), (4 << 20, 64 << 10, Spare::default()));
+        assert!(in_use <= config.spare_bytes / 2, "{in_use}");
+        assert!(lengths.iter().all(|bytes| *bytes >= 128 << 10), "{lengths:?}");
     }
 
     #[test]

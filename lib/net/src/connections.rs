@@ -26,24 +26,10 @@ const ACK_DELAY: Duration = Duration::from_millis(10);
 /// How long a deadline is postponed that polling did not clear.
 const LATE_WAIT: Duration = Duration::from_millis(1);
 
-/// The sizes of a connection's receive and send buffers, and how much of them is spare memory.
-pub(crate) type Sizes = (usize, usize, Spare);
-
 impl State {
-    /// The sizes of a new connection's buffers.
-    pub(crate) fn sizes(&self) -> Sizes {
-        self.config.sizes(self.spare())
-    }
-
-    /// Spare memory in use.
-    fn spare(&self) -> Spare {
-        let mut spare = self.table.spare();
-        spare += self.handshakes.spare();
-        spare
-    }
-
     /// What a connection between these ends is made with.
-    pub(crate) fn settings(&self, ends: Ends, (receive_bytes, send_bytes, _): Sizes) -> Settings {
+    pub(crate) fn settings(&self, ends: Ends) -> Settings {
+        let (receive_bytes, send_bytes) = self.config.sizes();
         let segment_bytes = self.mtu.saturating_sub(ip_header_bytes(ends) + wire::HEADER_BYTES);
         Settings {
             receive_bytes,
@@ -114,10 +100,9 @@ impl State {
         let port = self.free_port().ok_or(NetError::TooMany)?;
         let source = self.interface.get_source_address(&remote.addr).ok_or(NetError::NoNetwork)?;
         let ends = Ends { local: IpEndpoint::new(source, port), remote };
-        let sizes = self.sizes();
         let initial = self.numbers.first_sequence_number(self.now, ends);
-        let tcp = Tcp::connect(self.now, initial, self.settings(ends, sizes));
-        Ok(self.table.insert(tcp, sizes.2, ends, Role::Owned))
+        let tcp = Tcp::connect(self.now, initial, self.settings(ends));
+        Ok(self.table.insert(tcp, ends, Role::Owned))
     }
 
     pub(crate) fn poll_connected(&mut self, id: ConnectionId, waker: &Waker) -> Poll<Result<(), NetError>> {
@@ -320,7 +305,7 @@ impl State {
         if !is_receive_short && !is_send_short {
             return;
         }
-        let in_use = self.spare();
+        let in_use = self.table.spare();
         let tcp = &mut self.table.get(id).tcp;
         let (receive_most, send_most) = tcp.growth();
         let receive = match is_receive_short {
@@ -331,8 +316,8 @@ impl State {
             true => self.config.growth(tcp.send_limit(), in_use.send).min(send_most),
             false => 0,
         };
+        tcp.lengthen(receive, send);
         if receive + send > 0 {
-            tcp.lengthen(receive, send);
             self.table.add_spare(id, Spare { receive, send });
         }
     }

@@ -8,7 +8,6 @@
 //! retransmits its SYN after a second, QEMU's user-mode network after six. So a SYN, or an acknowledgement that would complete a handshake,
 //! is kept for a moment: its header, not the buffers of a connection.
 
-use crate::config::Spare;
 use crate::table::Ends;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -37,8 +36,6 @@ pub(crate) struct Handshake {
     from: Option<EthernetAddress>,
     started_at: Instant,
     pub(crate) half_open: HalfOpen,
-    /// How much of its buffers will be spare memory.
-    pub(crate) spare: Spare,
 }
 
 /// A header to send, and where.
@@ -76,13 +73,6 @@ impl Handshakes {
         if is_burst { self.len() } else { 0 }
     }
 
-    /// Spare memory that the connections will use.
-    pub(crate) fn spare(&self) -> Spare {
-        let mut sum = Spare::default();
-        self.all.iter().for_each(|handshake| sum += handshake.spare);
-        sum
-    }
-
     /// Whether an answer is to be retransmitted.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.next_deadline().is_some_and(|at| at <= now)
@@ -96,7 +86,6 @@ impl Handshakes {
         ends: Ends,
         from: Option<EthernetAddress>,
         mut half_open: HalfOpen,
-        spare: Spare,
     ) -> (Header, bool) {
         self.remove(ends);
         let is_full = self.len() >= COUNT_MAX;
@@ -104,7 +93,7 @@ impl Handshakes {
             self.remove(oldest.ends);
         }
         let header = half_open.answer(now);
-        self.all.push(Handshake { number: self.made, ends, from, started_at: now, half_open, spare });
+        self.all.push(Handshake { number: self.made, ends, from, started_at: now, half_open });
         self.made += 1;
         (header, is_full)
     }

@@ -129,9 +129,9 @@ impl State {
         {
             return Admission::Answer(header);
         }
-        let (initial, sizes) = (self.numbers.first_sequence_number(self.now, ends), self.sizes());
-        let half_open = HalfOpen::new(self.now, &segment.header, initial, self.settings(ends, sizes));
-        let (header, has_replaced) = self.handshakes.start(self.now, ends, from, half_open, sizes.2);
+        let initial = self.numbers.first_sequence_number(self.now, ends);
+        let half_open = HalfOpen::new(self.now, &segment.header, initial, self.settings(ends));
+        let (header, has_replaced) = self.handshakes.start(self.now, ends, from, half_open);
         self.counters.replaced_opening += u64::from(has_replaced);
         Admission::Answer(header)
     }
@@ -139,8 +139,8 @@ impl State {
     /// Makes the connection of a handshake that is done; `None` if there is no room for it now.
     pub(crate) fn open(&mut self, ends: Ends) -> Option<ConnectionId> {
         let Some(Ok(listener_id)) = self.listener_for(ends.local.port, 0) else { return None };
-        let Handshake { half_open, spare, .. } = self.handshakes.remove(ends)?;
-        let id = self.table.insert(half_open.open(self.now), spare, ends, Role::Pending { listener_id });
+        let Handshake { half_open, .. } = self.handshakes.remove(ends)?;
+        let id = self.table.insert(half_open.open(self.now), ends, Role::Pending { listener_id });
         if let Some(listener) = self.listeners.iter_mut().find(|listener| listener.id == listener_id) {
             listener.pending.push_back(id);
             listener.waker.take().into_iter().for_each(Waker::wake);

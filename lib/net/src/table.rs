@@ -107,11 +107,11 @@ impl Table {
         self.spare
     }
 
-    /// Adds a connection, of whose buffers so much is spare memory; no other one may have the same ends.
-    pub(crate) fn insert(&mut self, tcp: Tcp, spare: Spare, ends: Ends, role: Role) -> ConnectionId {
+    /// Adds a connection, whose buffers use no spare memory; no other one may have the same ends.
+    pub(crate) fn insert(&mut self, tcp: Tcp, ends: Ends, role: Role) -> ConnectionId {
         self.made = self.made.wrapping_add(1);
         let flow = Flow::new(self.made);
-        self.spare += spare;
+        let spare = Spare::default();
         let connection =
             Connection { tcp, ends, spare, role, reader: None, writer: None, flow, queued: false, deadline: None };
         connection.trace(Presence::Begins);
@@ -278,7 +278,9 @@ mod tests {
         };
         let end = |port| IpEndpoint::new(IpAddress::v4(10, 0, 0, 1), port);
         let ends = Ends { local: end(80), remote: end(port) };
-        table.insert(Tcp::connect(Instant(0), 1, settings), spare, ends, Role::Owned)
+        let id = table.insert(Tcp::connect(Instant(0), 1, settings), ends, Role::Owned);
+        table.add_spare(id, spare);
+        id
     }
 
     /// For receiving and for sending.

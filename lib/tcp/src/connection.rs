@@ -285,8 +285,8 @@ impl Connection {
         self.sender.ring.limit()
     }
 
-    /// Whether a longer receive buffer is worth its memory: what has arrived behind missing data takes half of it. Several round trips pass until data is
-    /// retransmitted that was lost twice, and the peer is to send meanwhile.
+    /// Whether a longer receive buffer is worth its memory: half of it is read in a round trip, or what has arrived behind missing data takes half of it. Several
+    /// round trips pass until data is retransmitted that was lost twice, and the peer is to send meanwhile.
     pub fn is_receive_buffer_short(&self) -> bool {
         self.receiver.is_short()
     }
@@ -305,7 +305,7 @@ impl Connection {
     /// Makes both buffers so many bytes longer, no longer than [`Settings::buffer_bytes_max`].
     pub fn lengthen(&mut self, receive_bytes: usize, send_bytes: usize) {
         let (receive_most, send_most) = self.growth();
-        self.receiver.ring().lengthen(receive_bytes.min(receive_most));
+        self.receiver.lengthen(receive_bytes.min(receive_most));
         self.sender.ring.lengthen(send_bytes.min(send_most));
     }
 

@@ -130,6 +130,7 @@ impl Connection {
         if !self.receiver.is_finished() {
             let delay = self.settings.ack_delay;
             self.receiver.receive(now, position, payload, flags.has(Flags::FIN), delay);
+            self.receiver.measure(now, self.sender.rtt.smoothed().unwrap_or_default());
             if self.receiver.is_finished() {
                 self.peer_closed(now);
             }

@@ -23,6 +23,7 @@ extern crate std;
 
 pub mod congestion;
 mod connection;
+mod demand;
 mod half_open;
 mod holes;
 mod incoming;

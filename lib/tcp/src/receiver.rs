@@ -1,5 +1,6 @@
 //! The receiving half: what has arrived, in order or not, and what is acknowledged.
 
+use crate::demand::Demand;
 use crate::holes::Holes;
 use crate::number::{Numbering, SYN_POSITION};
 use crate::ring::Ring;
@@ -22,6 +23,7 @@ const ACK_BYTES_MAX: u64 = 128 << 10;
 pub struct Receiver {
     numbering: Numbering,
     ring: Ring,
+    demand: Demand,
     /// The next position that is expected in order.
     next: u64,
     /// The end of the largest window that the peer was offered.
@@ -63,6 +65,7 @@ impl Receiver {
         Receiver {
             numbering,
             ring,
+            demand: Demand::default(),
             next,
             announced: next + offered,
             shift,
@@ -106,10 +109,22 @@ impl Receiver {
         self.ring.len()
     }
 
-    /// Whether what has arrived behind missing data takes half of the ring.
+    /// Whether the ring is too short: data is read as fast as that, or what has arrived behind missing data takes half of it.
     pub fn is_short(&self) -> bool {
         let used = |end: u64| self.ring.len() as u64 + (end - self.next);
-        self.holes.end().is_some_and(|end| 2 * used(end) >= self.ring.limit() as u64)
+        self.demand.is_short() || self.holes.end().is_some_and(|end| 2 * used(end) >= self.ring.limit() as u64)
+    }
+
+    /// Measures how fast data is read.
+    pub fn measure(&mut self, now: Instant, round_trip: Duration) {
+        let read = self.next - self.ring.len() as u64;
+        self.demand.update(now, read, self.ring.limit() as u64, round_trip);
+    }
+
+    /// Makes the ring so many bytes longer.
+    pub fn lengthen(&mut self, bytes: usize) {
+        self.ring.lengthen(bytes);
+        self.demand.clear();
     }
 
     /// Whether all that the peer sends has arrived.

@@ -57,40 +57,6 @@ fn a_window_allows_for_all_spare_memory() {
     }
 }
 
-/// Completes the handshake, and returns the window, in KiB.
-fn window_kib(wire: &mut Wire, peer: &mut Peer) -> usize {
-    peer.complete(wire);
-    peer.send(wire, TcpControl::Psh, peer.seq, true, &[0]);
-    let answer = peer.exchange(wire).pop().unwrap();
-    // The byte was not read.
-    ((usize::from(answer.window) << 6) + 1).div_ceil(1024)
-}
-
-#[test]
-fn the_spare_memory_is_shared_with_handshakes_and_connections_until_they_end() {
-    let mut wire = listening(Config { spare_bytes: 4 << 20, receive_bytes: 64 << 10, ..config(2) }, &[PORT]);
-    let mut peers: [Peer; 5] = peers();
-    // Half of what is left of the 2 MiB for receiving.
-    for index in [0, 1, 2] {
-        assert!(is_answered(&mut wire, &mut peers[index]));
-    }
-    assert_eq!(window_kib(&mut wire, &mut peers[1]), 64 + 512);
-    for index in [2, 0] {
-        peers[index].seq += 1;
-        peers[index].send(&mut wire, TcpControl::Rst, peers[index].seq, false, &[]);
-        peers[index].exchange(&mut wire);
-    }
-    assert_eq!((wire.right.half_open_count(), wire.right.connection_count()), (0, 1));
-    assert!(is_answered(&mut wire, &mut peers[3]));
-    assert_eq!(window_kib(&mut wire, &mut peers[3]), 64 + 768);
-    peers[1].seq += 1;
-    peers[1].send(&mut wire, TcpControl::Rst, peers[1].seq, true, &[]);
-    peers[1].exchange(&mut wire);
-    assert_eq!(wire.right.connection_count(), 1);
-    assert!(is_answered(&mut wire, &mut peers[4]));
-    assert_eq!(window_kib(&mut wire, &mut peers[4]), 64 + 640);
-}
-
 #[test]
 fn a_burst_of_clients_waits_for_the_connections_that_it_becomes_and_a_flood_does_not_count() {
     let mut wire = listening(Config { connections_max: 3, ..config(2) }, &[PORT]);

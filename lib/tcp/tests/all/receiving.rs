@@ -306,6 +306,25 @@ fn a_receive_buffer_is_short_when_half_of_it_is_behind_missing_data() {
 }
 
 #[test]
+fn a_receive_buffer_is_short_when_half_of_it_is_read_in_a_round_trip() {
+    for reads in [true, false] {
+        let mut connection = opened(Settings { receive_bytes: 4000, buffer_bytes_max: 200_000, ..settings() }, true);
+        let mut short = Vec::new();
+        for index in 0..30 {
+            receive(&mut connection, 1 + 100 * index);
+            short.push(connection.is_receive_buffer_short());
+            if reads {
+                assert_eq!(connection.read(&mut [0; 100]), 100);
+            }
+        }
+        let expected = if reads { Some(20) } else { None };
+        assert_eq!(short.iter().position(|is_short| *is_short), expected, "{short:?}");
+        connection.lengthen(4000, 0);
+        assert!(!connection.is_receive_buffer_short());
+    }
+}
+
+#[test]
 fn a_send_buffer_is_short_when_it_is_full_and_shorter_than_twice_the_windows() {
     let settings = Settings { send_bytes: 4000, buffer_bytes_max: 60_000, ..settings() };
     let mut connection = opened(settings, true);
