@@ -15,6 +15,9 @@ const REQUESTS_MAX: u32 = 256;
 const BYTES_MAX: u64 = 64 << 20;
 /// Bytes in the page cache that are worth a call to begin to write them.
 const WRITE_BACK_BYTES: u64 = 512 << 10;
+/// A guest that has written so much since its last flush does not wait for one soon: its writes are left to the kernel, which writes a page once that was written
+/// several times.
+const WRITE_BACK_BYTES_MAX: u64 = 16 << 20;
 /// What is written where the file system has no zeroes of its own.
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
@@ -54,8 +57,9 @@ pub(super) struct Engine {
     /// Bytes of the requests on their way, and how many of those are flushes.
     bytes: u64,
     flushes: usize,
-    /// Bytes in the page cache that may not be on their way to the disk.
+    /// Bytes in the page cache that may not be on their way to the disk, and how many of them may be begun until the next flush.
     unwritten: u64,
+    write_back_left: u64,
 }
 
 struct Place {
@@ -73,7 +77,18 @@ impl Engine {
         let uring = restricted().context("this host has no io_uring")?;
         let places = (0..REQUESTS_MAX).map(|_| None).collect();
         let free = (0..REQUESTS_MAX as usize).rev().collect();
-        Ok(Engine { uring, disk, cached, write_flags: 0, places, free, bytes: 0, flushes: 0, unwritten: 0 })
+        Ok(Engine {
+            uring,
+            disk,
+            cached,
+            write_flags: 0,
+            places,
+            free,
+            bytes: 0,
+            flushes: 0,
+            unwritten: 0,
+            write_back_left: 0,
+        })
     }
 
     /// Sets whether writes end on stable storage.
@@ -119,7 +134,8 @@ impl Engine {
         self.bytes += bytes;
         let is_flush = matches!(request.work, Work::Flush);
         if is_flush {
-            (self.flushes, self.unwritten) = (self.flushes + 1, 0);
+            self.flushes += 1;
+            (self.unwritten, self.write_back_left) = (0, WRITE_BACK_BYTES_MAX);
         }
         self.places[index] = Some(Place { request, bytes, is_flush, is_cached: false });
         // SAFETY: the caller's promise.
@@ -153,10 +169,10 @@ impl Engine {
 
     /// Has the kernel begin to write the page cache to the disk, when that is worth a call and the disk has no flush to do: the next flush waits for less.
     fn begin_write_back(&mut self) {
-        if self.unwritten < WRITE_BACK_BYTES || self.flushes > 0 {
+        if self.unwritten < WRITE_BACK_BYTES || self.unwritten > self.write_back_left || self.flushes > 0 {
             return;
         }
-        self.unwritten = 0;
+        self.write_back_left -= mem::take(&mut self.unwritten);
         // SAFETY: it uses no memory of ours. What cannot be written is reported by the flush.
         unsafe { libc::sync_file_range(self.cached.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
     }
@@ -323,19 +339,21 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         let mut engine = Engine::new(file.try_clone().unwrap(), file).unwrap();
         let data = vec![7; WRITE_BACK_BYTES as usize / 2];
-        let mut write = |flushes| {
+        let mut write = |flushes, left| {
             let piece = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
             let bytes = data.len() as u64;
             let mut request = Request::of(Work::Write);
             (request.bytes, request.pieces) = (bytes, vec![piece]);
-            engine.flushes = flushes;
+            (engine.flushes, engine.write_back_left) = (flushes, left);
             // SAFETY: the piece is `data`, which is only read.
             assert_eq!(unsafe { engine.write(&mut request) }, Status::Done);
             engine.unwritten
         };
         let half = WRITE_BACK_BYTES / 2;
-        assert_eq!([write(0), write(0), write(0)], [half, 0, half]);
-        assert_eq!([write(1), write(1), write(0)], [2 * half, 3 * half, 0]);
+        assert_eq!([write(0, 0), write(0, 0)], [half, 2 * half], "the guest has flushed nothing yet");
+        let left = WRITE_BACK_BYTES_MAX;
+        assert_eq!([write(0, left), write(0, left), write(0, left)], [0, half, 0]);
+        assert_eq!([write(1, left), write(1, left), write(1, left), write(0, left)], [half, 2 * half, 3 * half, 0]);
         engine.flushes = 0;
     }
 
