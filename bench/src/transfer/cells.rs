@@ -148,7 +148,7 @@ fn add(outcome: &mut Outcome, contestants: &[Contestant], turns: &[Vec<Turn>]) {
 
 fn note(outcome: &mut Outcome) {
     outcome.note(format!(
-        "cells: items of 4 KiB, 1 MiB and 1 GiB, 1, 8 and 64 clients with kept connections. put: each client uploads one item, and further ones for {} ms, {} MiB together at most, into an empty queue; all items are \
+        "cells: items of 4 KiB, 1 MiB and 1 GiB, 1, 8 and 64 clients with kept connections. put: each client uploads one item, and further ones for {} ms, {} MiB together at most, into an empty queue, after half as long with items that are removed (but for 1 GiB); all items are \
          there afterwards, and one is compared. get: all clients download one item again and again; what arrives in {} ms is counted (after half as many that are not), of TLS and items from 1 MiB on as records, after one response was compared",
         DURATION.as_millis(), BYTES_MAX >> 20, DURATION.as_millis()
     ));
