@@ -133,7 +133,7 @@ async fn start<P: Platform>(p: &P) -> Result<Running<P>, glasshouse::Error> {
         None => None,
     };
     let log = match &config.access_log {
-        Some(path) => Some(access_log(p, files.clone(), path).await?),
+        Some(path) => Some(access_log(p, files, path).await?),
         None => None,
     };
     let net = p.net();

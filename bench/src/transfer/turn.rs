@@ -104,10 +104,10 @@ impl Plan<'_> {
             if self.wants(name) && bytes < BYTES_MAX {
                 let done = upload(clients, self.upload.mul_f64(WARM_UP), items_max)?;
                 let path = self.newest(server, &done, &mut newest)?;
-                match path {
-                    _ if self.contestant.is_queue() => server.remove_all()?,
-                    Some(path) => server.keep_only(&path)?,
-                    None => {}
+                if self.contestant.is_queue() {
+                    server.remove_all()?;
+                } else if let Some(path) = path {
+                    server.keep_only(&path)?;
                 }
             }
             let before = if self.contestant.is_queue() { server.flushes()? } else { 0.0 };

@@ -1,6 +1,6 @@
 //! Open ports. A socket is made when a handshake is done, so an idle listener costs no buffers.
 
-use crate::handshakes::{Handshake, Waiting};
+use crate::handshakes::Waiting;
 use crate::state::State;
 use crate::table::{ConnectionId, Ends, Role};
 use crate::trace::ACCEPT;
@@ -139,8 +139,8 @@ impl State {
     /// Makes the connection of a handshake that is done; `None` if there is no room for it now.
     pub(crate) fn open(&mut self, ends: Ends) -> Option<ConnectionId> {
         let Some(Ok(listener_id)) = self.listener_for(ends.local.port, 0) else { return None };
-        let Handshake { half_open, .. } = self.handshakes.remove(ends)?;
-        let id = self.table.insert(half_open.open(self.now), ends, Role::Pending { listener_id });
+        let tcp = self.handshakes.remove(ends)?.half_open.open(self.now);
+        let id = self.table.insert(tcp, ends, Role::Pending { listener_id });
         if let Some(listener) = self.listeners.iter_mut().find(|listener| listener.id == listener_id) {
             listener.pending.push_back(id);
             listener.waker.take().into_iter().for_each(Waker::wake);
